@@ -1,0 +1,50 @@
+"""torch dtypes and TensorRT data types, by name: their numbers differ between versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from t2t.backend import trt
+from t2t.errors import UnsupportedArgumentError
+
+__all__ = ["FLOATS", "from_trt", "is_supported", "to_trt"]
+
+_NAMES: dict[torch.dtype, str] = {
+    torch.float32: "FLOAT",
+    torch.float16: "HALF",
+    torch.bfloat16: "BF16",
+    torch.int8: "INT8",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.float8_e4m3fn: "FP8",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""The floating types that TensorRT computes with."""
+
+
+def is_supported(dtype: torch.dtype) -> bool:
+    """Say whether TensorRT has this dtype."""
+    return dtype in _NAMES
+
+
+def to_trt(dtype: torch.dtype) -> Any:
+    """Give TensorRT's data type; UnsupportedArgumentError where it has none (float64, complex)."""
+    if dtype not in _NAMES:
+        hint = "; convert the model with .float()" if dtype == torch.float64 else ""
+        raise UnsupportedArgumentError(
+            f"dtype={dtype}: TensorRT has no such type; supported: "
+            + ", ".join(str(d).removeprefix("torch.") for d in _NAMES)
+            + hint
+        )
+    return getattr(trt.DataType, _NAMES[dtype])
+
+
+def from_trt(dtype: Any) -> torch.dtype:
+    """Give torch's dtype of a TensorRT data type; KeyError for INT4, FP4 and E8M0."""
+    return _DTYPES[dtype.name]

@@ -1,0 +1,105 @@
+"""Every exception of t2t, in one tree.
+
+    T2TError
+    ├── ConversionError                   a module cannot be turned into a network
+    │   ├── UnsupportedOperatorError      an operator has no converter
+    │   ├── UnsupportedArgumentError      an operator is supported, but not with this argument
+    │   └── GuardError                    the trace holds only for a part of the declared shapes
+    ├── RegistrationError                 a converter is registered under a wrong or taken name
+    ├── BackendError (also ImportError)   TensorRT is not installed, or not usable as asked
+    ├── BuildError                        TensorRT's builder refuses the network
+    ├── EngineError                       an engine cannot be loaded or run here
+    ├── UnsupportedLayerError             the reference executor does not know a layer
+    ├── ShapeError                        a tensor has another shape, dtype or device than declared
+    ├── CheckpointError                   a checkpoint is damaged, foreign or too new
+    └── VerificationError                 outputs differ by more than the tolerance
+
+Conversion errors say which operator, which argument, which module and which line of the user's
+code, what is supported and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BackendError",
+    "BuildError",
+    "CheckpointError",
+    "ConversionError",
+    "EngineError",
+    "GuardError",
+    "RegistrationError",
+    "ShapeError",
+    "T2TError",
+    "UnsupportedArgumentError",
+    "UnsupportedLayerError",
+    "UnsupportedOperatorError",
+    "VerificationError",
+    "require",
+]
+
+
+class T2TError(Exception):
+    """Base of every exception raised by t2t."""
+
+
+class ConversionError(T2TError):
+    """A module cannot be turned into a TensorRT network."""
+
+
+class UnsupportedOperatorError(ConversionError):
+    """An operator whose result is used has no converter and no decomposition."""
+
+
+class UnsupportedArgumentError(ConversionError):
+    """An operator has a converter, but TensorRT cannot express this argument of it."""
+
+
+class GuardError(ConversionError):
+    """The forward pass took a decision that does not hold for every declared shape."""
+
+
+class RegistrationError(T2TError):
+    """A converter's name does not exist, or is taken already."""
+
+
+class BackendError(T2TError, ImportError):
+    """Neither TensorRT nor TensorRT-RTX is installed, or the one asked for cannot be used."""
+
+
+class BuildError(T2TError):
+    """TensorRT's builder did not make a plan of the network."""
+
+
+class EngineError(T2TError):
+    """A plan cannot be loaded or executed on this machine."""
+
+
+class UnsupportedLayerError(T2TError):
+    """The reference executor cannot read or run a layer."""
+
+
+class ShapeError(T2TError, ValueError):
+    """A tensor's shape, dtype or device is not what the network was built for."""
+
+
+class CheckpointError(T2TError):
+    """A checkpoint is damaged, is not one of t2t's, or was written by a newer t2t."""
+
+
+class VerificationError(T2TError, AssertionError):
+    """The converted module's outputs differ from the original's by more than the tolerance."""
+
+
+def require(name: str, value: Any, supported: Any, reason: str) -> None:
+    """Raise UnsupportedArgumentError unless ``value`` equals ``supported``.
+
+    Args:
+        name: the argument's name in torch.
+        value: what the user's model passes.
+        supported: the only value that TensorRT can express.
+        reason: why, in TensorRT's words: "IPoolingLayer has no dilation".
+    """
+    if value != supported:
+        raise UnsupportedArgumentError(f"{name}={value!r}: {reason}; supported: {supported!r}")
