@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from t2t.errors import BackendError
 
 __all__ = [
@@ -53,22 +55,15 @@ def is_installed(backend: str) -> bool:
 
 
 @functools.cache
-def _default() -> str:
-    wanted = os.environ.get("T2T_BACKEND")
+def _default(wanted: str | None) -> str:
     if wanted:
         return _checked(wanted, "T2T_BACKEND")
-    if is_installed("tensorrt") and _has_cuda():
+    if is_installed("tensorrt") and torch.cuda.is_available():
         return "tensorrt"
     for backend in reversed(BACKENDS):
         if is_installed(backend):
             return backend
     raise BackendError(f"neither TensorRT nor TensorRT-RTX is installed: {_INSTALL}")
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _checked(backend: str, source: str) -> str:
@@ -89,7 +84,7 @@ def _module(backend: str) -> ModuleType:
 
 def name() -> str:
     """Name the backend in use: "tensorrt" or "tensorrt_rtx"."""
-    return _chosen.get() or _default()
+    return _chosen.get() or _default(os.environ.get("T2T_BACKEND"))
 
 
 def version() -> str:
