@@ -6,6 +6,12 @@ from setuptools import find_packages, setup
 
 RTX = ["tensorrt-rtx-cu13>=1.5"]
 VISION = ["torchvision>=0.24", "pillow"]
+CHECKS = ["pytest>=8", "hypothesis", "mypy", "ruff"]
+NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
+ONNX = ["onnx", "onnxscript"]
+# requests and tqdm: facenet-pytorch needs them; it pins a torch of 2024, so make installs it
+# without its dependencies.
+DEMO = ["scikit-image", "requests", "tqdm"]
 
 setup(
     name="t2t",
@@ -23,5 +29,6 @@ setup(
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
+        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO],
     },
 )

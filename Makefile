@@ -1,0 +1,49 @@
+# Every target sets up .venv by itself. `make demo` and `make test` are all that a new machine needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.t2t-ready
+
+.PHONY: demo test lint types check format bench conformance clean
+.DEFAULT_GOAL := test
+
+# IMAGE=photo.jpg runs the demo on another picture.
+demo: $(READY)
+	@$(BIN)/python examples/detect_faces.py $(if $(IMAGE),"$(IMAGE)")
+
+test: lint types check
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY)
+	$(BIN)/mypy
+
+# TESTS="tests/test_demo.py -k face" runs a part.
+check: $(READY)
+	$(BIN)/python -m pytest $(TESTS)
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(BENCH)
+
+conformance: $(READY)
+	$(BIN)/python tools/conformance.py
+
+# Made again when the dependencies change. facenet-pytorch (the demo's networks) asks for a torch
+# of 2024 and runs with today's: it comes without its dependencies, which setup.py lists.
+$(READY): setup.py requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t2t needs Python 3.11 or newer; try make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing t2t and what it needs into $(VENV) (a few minutes, about 6 GB)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint requirements-dev.txt --editable ".[rtx,vision,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps facenet-pytorch==2.6.0
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache
