@@ -39,6 +39,7 @@ conformance: $(READY)
 $(READY): setup.py requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t2t needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	@echo "Installing t2t and what it needs into $(VENV) (a few minutes, about 6 GB)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint requirements-dev.txt --editable ".[rtx,vision,test]"
