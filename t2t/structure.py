@@ -186,7 +186,8 @@ def _indices(node: Any) -> Iterator[int]:
         return
     if kind == "value" and type(node.get("value", ...)) in _VALUES:
         return
-    items, keys = (node.get("items"), node.get("keys")) if kind else (None, None)
+    items: Any = node.get("items") if kind else None
+    keys: Any = node.get("keys") if kind else None
     keyed = kind in _MAPPINGS or kind == "namedtuple"
     typed = kind in ("namedtuple", "structseq", "dataclass", "mapping")
     if (
@@ -233,7 +234,8 @@ def _entries(node: Any) -> tuple[Sequence[Any], Sequence[Any]]:
     if mapping is not None:
         return list(mapping), list(mapping.values())
     fields = getattr(node, "_fields", ())
-    return (fields or range(len(node))), list(node)
+    sequence: Sequence[Any] = node
+    return (fields or range(len(sequence))), sequence
 
 
 def _as_mapping(node: Any) -> Mapping[Any, Any] | None:

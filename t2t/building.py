@@ -1,0 +1,254 @@
+"""From a finished network to a plan: builder configuration, profiles, progress and errors."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from t2t import backend
+from t2t.backend import trt
+from t2t.errors import BuildError
+from t2t.progress import interruptible, monitor, shown
+
+__all__ = ["Profile", "Range", "build", "built_for", "create_builder"]
+
+Range = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""Minimum, optimum and maximum: of a shape, or of the values of a shape input."""
+
+Profile = Mapping[str, Range]
+"""A range for each input that needs one, by the input's name."""
+
+_RTX_DEFAULT = ("8.0", "8.6", "8.9", "12.0")
+
+# What TensorRT says, and what is behind it; TensorRT's own words do not tell what to do.
+_HINTS = (
+    (
+        "no runners that implement it",
+        "TensorRT-RTX has no kernel for this layer, though its network accepts it (NonZero and NMS "
+        "in all versions so far)",
+    ),
+    ("within workspace limit", "give it more memory: a larger workspace, or workspace=None"),
+    ("insufficient memory", "give it more memory: a larger workspace, or workspace=None"),
+    ("cudaSuccess", "this kind of engine (refittable, stripped) needs a GPU to be built"),
+    ("CUDA_SUCCESS", "this kind of engine (refittable, stripped) needs a GPU to be built"),
+    (
+        "FP32 GEMM is not supported",
+        "compute capability 7.5 has no fp32 matrix product here: use fp16",
+    ),
+    (
+        "Could not infer output types",
+        "TensorRT-RTX has no bf16 deconvolution: keep it in fp16 or fp32",
+    ),
+    ("HW-specific datatypes", "fp8 needs compute capability 8.9 or newer: name only such ones"),
+    ("sm_vers_", "this kind of engine is built for one compute capability only"),
+)
+
+
+def create_builder() -> Any:
+    """Make a builder that logs to t2t's logger.
+
+    Take a new one for each conversion (7 microseconds): a builder numbers its networks, and the
+    number ends up in the plan, so that only then are equal networks equal plans.
+    """
+    return trt.Builder(backend.logger())
+
+
+def build(
+    network: Any,
+    *,
+    builder: Any,
+    profiles: Sequence[Profile] = (),
+    workspace: int | None = None,
+    optimization_level: int | None = None,
+    tf32: bool = False,
+    compute_capabilities: Sequence[str] = (),
+    timing_cache: str | os.PathLike[str] | None = None,
+    configure: Callable[[Any], None] | None = None,
+    progress: bool | None = None,
+) -> bytes:
+    """Build a network into a plan. Equal networks give equal bytes on TensorRT-RTX.
+
+    Args:
+        network: the finished network.
+        builder: the builder that made it.
+        profiles: ranges of the dynamic inputs' shapes (and of shape inputs' values).
+        workspace: most scratch memory that a layer may use, in bytes; None is TensorRT's default.
+        optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
+        tf32: let fp32 matrix products round to 10 bits of mantissa.
+        compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
+            its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
+        timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
+            TensorRT-RTX times nothing when it builds and leaves the file alone.
+        configure: gets the IBuilderConfig last, for everything else.
+        progress: show bars on stderr; None shows them only on a terminal.
+
+    Returns:
+        The serialized engine.
+
+    Raises:
+        BuildError: an argument does not fit the network, or TensorRT refuses it.
+        KeyboardInterrupt: Ctrl-C cancelled the build.
+    """
+    backend.forget_errors()
+    config = builder.create_builder_config()
+    _set_options(config, workspace, optimization_level, tf32)
+    _set_capabilities(config, compute_capabilities)
+    for index, ranges in enumerate(profiles):
+        _add_profile(config, builder.create_optimization_profile(), network, ranges, index)
+    cache = None if timing_cache is None or backend.is_rtx() else Path(timing_cache)
+    if cache is not None:
+        _read_timings(config, cache)
+    with shown(progress) as phases:
+        config.progress_monitor = watcher = monitor(phases)
+        if configure is not None:
+            configure(config)
+        with interruptible(phases):
+            serialized = builder.build_serialized_network(network, config)
+        del watcher
+    plan = b"" if serialized is None else bytes(serialized)
+    if not plan:
+        raise BuildError(_explain(network, backend.error_text()))
+    if cache is not None:
+        _write_timings(config, cache)
+    return plan
+
+
+def built_for(compute_capabilities: Sequence[str] = ()) -> tuple[str, ...]:
+    """Name the compute capabilities that `build` builds for, such as ("8.9",)."""
+    if backend.is_rtx():
+        return tuple(compute_capabilities) or _RTX_DEFAULT
+    if not torch.cuda.is_available():
+        return ()
+    major, minor = torch.cuda.get_device_capability()
+    return (f"{major}.{minor}",)
+
+
+def _set_options(config: Any, workspace: int | None, level: int | None, tf32: bool) -> None:
+    # TensorRT switches TF32 on by itself; then fp32 models are right to three digits only.
+    if tf32:
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if workspace is not None:
+        pool = trt.MemoryPoolType.WORKSPACE
+        if workspace > 0:
+            config.set_memory_pool_limit(pool, workspace)
+        if config.get_memory_pool_limit(pool) != workspace:
+            raise BuildError(
+                f"workspace={workspace}: TensorRT uses {config.get_memory_pool_limit(pool)} bytes "
+                "instead; give a positive number of bytes"
+            )
+    if level is not None:
+        if 0 <= level <= 5:
+            config.builder_optimization_level = level
+        if config.builder_optimization_level != level:
+            raise BuildError(f"optimization_level={level}: TensorRT knows the levels 0 to 5")
+
+
+def _set_capabilities(config: Any, names: Sequence[str]) -> None:
+    if not names:
+        return
+    if not backend.is_rtx():
+        raise BuildError(
+            f"compute_capabilities={tuple(names)}: TensorRT builds for the GPU in use; only "
+            "TensorRT-RTX can be told"
+        )
+    config.num_compute_capabilities = len(names)
+    for index, name in enumerate(names):
+        member = getattr(trt.ComputeCapability, "SM" + name.replace(".", ""), None)
+        if member is None:
+            known = [item for item in dir(trt.ComputeCapability) if item.startswith("SM")]
+            raise BuildError(f"compute_capabilities: {name!r} is unknown; {known} are known")
+        config.set_compute_capability(member, index)
+
+
+def _add_profile(config: Any, profile: Any, network: Any, ranges: Profile, index: int) -> None:
+    inputs = {network.get_input(i).name: network.get_input(i) for i in range(network.num_inputs)}
+    unknown = [name for name in ranges if name not in inputs]
+    if unknown:
+        raise BuildError(f"profile {index}: no input {unknown[0]!r}; inputs are {list(inputs)}")
+    for name, tensor in inputs.items():
+        values = bool(tensor.is_shape_tensor)
+        shape = tuple(tensor.shape)
+        if name not in ranges:
+            if values or -1 in shape:
+                raise BuildError(f"profile {index}: input {name!r} {shape} needs a range")
+            continue
+        low, best, high = (tuple(int(size) for size in part) for part in ranges[name])
+        _check_range(f"profile {index}, input {name!r}", None if values else shape, low, best, high)
+        (profile.set_shape_input if values else profile.set_shape)(name, low, best, high)
+    if config.add_optimization_profile(profile) < 0:
+        raise BuildError(f"profile {index}: {backend.error_text()}")
+
+
+def _check_range(
+    where: str,
+    shape: tuple[int, ...] | None,
+    low: tuple[int, ...],
+    best: tuple[int, ...],
+    high: tuple[int, ...],
+) -> None:
+    rank = len(best) if shape is None else len(shape)
+    if not len(low) == len(best) == len(high) == rank:
+        raise BuildError(f"{where}: min {low}, opt {best} and max {high} need {rank} numbers each")
+    if shape is not None and min(low, default=0) < 0:
+        raise BuildError(f"{where}: min {low} has a negative size")
+    for dim in range(rank):
+        if not low[dim] <= best[dim] <= high[dim]:
+            raise BuildError(
+                f"{where}: dimension {dim} needs min <= opt <= max, but they are "
+                f"{low[dim]}, {best[dim]}, {high[dim]}"
+            )
+        size = -1 if shape is None else shape[dim]
+        if size != -1 and not low[dim] == high[dim] == size:
+            raise BuildError(
+                f"{where}: dimension {dim} is {size} in the network, "
+                f"so it cannot be {low[dim]} to {high[dim]}"
+            )
+
+
+def _explain(network: Any, said: str) -> str:
+    lines = [f"TensorRT did not build the network. It says:\n{said}", _summary(network)]
+    hints = dict.fromkeys(hint for words, hint in _HINTS if words in said)
+    return "\n".join([*lines, *(f"Hint: {hint}" for hint in hints)])
+
+
+def _summary(network: Any) -> str:
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+
+    def listed(tensors: Sequence[Any]) -> str:
+        return ", ".join(f"{t.name} {t.dtype.name} {_shape(t)}" for t in tensors) or "none"
+
+    return (
+        f"Network of {network.num_layers} layers; inputs: {listed(inputs)}; "
+        f"outputs: {listed(outputs)}; {backend.name()} {backend.version()}"
+    )
+
+
+def _shape(tensor: Any) -> str:
+    # TensorRT raises, or gives dims of length -1, for a tensor whose layer it refuses.
+    try:
+        return str(tuple(tensor.shape))
+    except (RuntimeError, ValueError, TypeError):
+        return "(invalid)"
+
+
+def _read_timings(config: Any, path: Path) -> None:
+    cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
+    if cache is None or not config.set_timing_cache(cache, False):
+        raise BuildError(
+            f"timing_cache={str(path)!r}: not one of this TensorRT and GPU: {backend.error_text()}"
+        )
+
+
+def _write_timings(config: Any, path: Path) -> None:
+    # Whole or not at all: another process may be reading it.
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(bytes(config.get_timing_cache().serialize()))
+    Path(file.name).replace(path)
