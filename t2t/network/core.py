@@ -1,0 +1,374 @@
+"""The network under construction: how layers are added, checked, named; tensors, constants, casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from t2t import backend, dtypes
+from t2t.backend import trt
+from t2t.errors import ConversionError
+from t2t.precision import Policy
+from t2t.registry import Precision
+from t2t.shapes import is_symbolic, static_size
+
+__all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike"]
+
+Number: TypeAlias = "bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool"
+
+
+class NetworkTensor(Protocol):
+    """TensorRT's ITensor: a tensor of the network, without data."""
+
+    name: str
+
+    @property
+    def shape(self) -> Any:
+        """Sizes, -1 where dynamic."""
+
+    @property
+    def dtype(self) -> Any:
+        """TensorRT's data type."""
+
+    @property
+    def is_network_input(self) -> bool:
+        """Whether it is an input of the network."""
+
+
+TensorLike: TypeAlias = "torch.Tensor | NetworkTensor | Number"
+"""What layers take: a torch tensor (traced or constant), a network tensor or a number."""
+
+
+@dataclass
+class Operation:
+    """The call that is being converted: what its layers are named after and checked against.
+
+    Attributes:
+        name: the operator's short name, as "conv2d".
+        scope: path of the module that made the call, as "layer1.0.conv1".
+        line: the user's line, as "model.py:12 in forward".
+        output: the fake tensors that torch answered with, nested as torch returns them.
+        inputs: dtypes of the network tensors that it reads.
+        dtypes: torch's floating dtypes and those that this operator computes in instead.
+    """
+
+    name: str
+    scope: str = ""
+    line: str = ""
+    output: Any = None
+    inputs: Sequence[torch.dtype] = ()
+    dtypes: dict[torch.dtype, torch.dtype] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Name of the operation's layers: "layer1.0.conv1/conv2d"."""
+        return f"{self.scope}/{self.name}" if self.scope else self.name
+
+
+class NetworkCore:
+    """Owns one INetworkDefinition; the only caller of its add_* methods.
+
+    Args:
+        raw: an empty strongly typed network (`t2t.backend.create_network`).
+        policy: which floating types the layers compute in.
+    """
+
+    def __init__(self, raw: Any, policy: Policy | None = None) -> None:
+        self.raw = raw
+        self.policy = policy or Policy()
+        self.weights: dict[str, torch.Tensor] = {}
+        """Data of the constant layers that numpy has no type for, by layer name."""
+        self._operation = Operation("network")
+        self._values: dict[int, NetworkTensor] = {}
+        self._shared: dict[tuple[Any, ...], NetworkTensor] = {}
+        self._names: dict[str, int] = {}
+        self._marked: set[str] = set()
+        # TensorRT reads weights until the build ends, and ids must stay taken as long as they are
+        # keys: everything that the network refers to lives as long as the network.
+        self._alive: list[Any] = []
+
+    # -- the operation in progress ---------------------------------------------------------------
+
+    @contextmanager
+    def operation(self, operation: Operation, precision: Precision = "follow") -> Iterator[None]:
+        """Name, place and type the layers that are added inside a ``with`` block."""
+        before, self._operation = self._operation, operation
+        operation.dtypes = self.policy.compute_dtype(precision, operation.scope, operation.inputs)
+        try:
+            yield
+        finally:
+            self._operation = before
+
+    @property
+    def output(self) -> Any:
+        """What torch answered: a fake tensor (its shape, perhaps symbolic, and dtype), or several."""
+        return self._operation.output
+
+    def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Give the dtype in which the operation in progress computes what torch has as ``dtype``."""
+        if dtype == torch.float64:
+            dtype = torch.float32
+        return self._operation.dtypes.get(dtype, dtype)
+
+    # -- adding layers ---------------------------------------------------------------------------
+
+    def add(self, method: str, *args: Any, **attributes: Any) -> Any:
+        """Call ``raw.<method>(*args)``, then set and re-read the layer's attributes.
+
+        TensorRT answers None for a layer it refuses and ignores some attributes, and says why only
+        in its log; here both raise a ConversionError with that text.
+        """
+        backend.forget_errors()
+        if not hasattr(self.raw, method):
+            raise ConversionError(
+                f"{backend.name()} {backend.version()} has no INetworkDefinition.{method}"
+            )
+        layer = getattr(self.raw, method)(*args)
+        if layer is None:
+            raise ConversionError(f"TensorRT refuses {method}: {backend.error_text()}")
+        layer.name = self.unique_name(self._operation.path)
+        if self._operation.line:
+            layer.metadata = self._operation.line[:4000]
+        for attribute, value in attributes.items():
+            if value is not None:
+                set_attribute(layer, attribute, value)
+        return layer
+
+    def result(self, layer: Any, index: int = 0) -> NetworkTensor:
+        """Give an output of a layer, named after it; TensorRT checks the layer when asked for it."""
+        tensor: NetworkTensor = layer.get_output(index)
+        shape(tensor)
+        tensor.name = layer.name if index == 0 else f"{layer.name}:{index}"
+        return tensor
+
+    def unique_name(self, wanted: str) -> str:
+        """Give a name that no tensor or layer of the network has yet."""
+        name = wanted
+        while name in self._names:
+            self._names[wanted] += 1
+            name = f"{wanted}_{self._names[wanted]}"
+        self._names[name] = 0
+        return name
+
+    # -- tensors ---------------------------------------------------------------------------------
+
+    def bind(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
+        """Let a traced torch tensor stand for a network tensor."""
+        self._values[id(value)] = tensor
+        self._alive.append(value)
+
+    def is_traced(self, x: Any) -> bool:
+        """Say whether a value depends on the network's inputs (it is no constant)."""
+        if isinstance(x, torch.Tensor):
+            return id(x) in self._values
+        return not isinstance(x, bool | int | float)
+
+    def current_dtype(self, x: torch.Tensor) -> torch.dtype:
+        """Give the dtype that a torch tensor has in the network: half, perhaps, under fp16."""
+        known = self._values.get(id(x))
+        return x.dtype if known is None else dtypes.from_trt(known.dtype)
+
+    def tensor(
+        self, x: TensorLike, dtype: torch.dtype | None = None, rank: int | None = None
+    ) -> NetworkTensor:
+        """Give the network tensor of a traced tensor, or a constant layer of anything else.
+
+        Args:
+            x: a torch tensor, a number (also symbolic) or a network tensor.
+            dtype: torch's dtype to have it in; by default its own (a number: the output's).
+                Where the precision policy computes in another floating type, that is used.
+            rank: prepend dimensions of size 1 up to this rank.
+        """
+        if isinstance(x, torch.Tensor):
+            wanted = self.compute_dtype(dtype or x.dtype)
+            known = self._values.get(id(x))
+            if known is None:
+                return self.constant(x, wanted, rank)
+            return self._align(self.cast(known, wanted), rank)
+        if isinstance(x, bool | int | float):
+            wanted = self.compute_dtype(dtype or self.output.dtype)
+            return self._number(x, wanted, rank or 0)
+        if is_symbolic(x):
+            wanted = self.compute_dtype(dtype or self.output.dtype)
+            return self._align(self.cast(self.scalar(x), wanted), rank)
+        network_tensor: NetworkTensor = x  # type: ignore[assignment]
+        if dtype is not None:
+            network_tensor = self.cast(network_tensor, self.compute_dtype(dtype))
+        return self._align(network_tensor, rank)
+
+    def scalar(self, x: Any) -> NetworkTensor:
+        """Give a symbolic number as a 0-D network tensor."""
+        raise NotImplementedError
+
+    def reshape(self, x: TensorLike, sizes: Sequence[Any]) -> NetworkTensor:
+        """Give ``x`` with other sizes."""
+        raise NotImplementedError
+
+    def cast(self, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
+        """Give a network tensor in another dtype; itself where it has it, one cast for all users."""
+        data_type = dtypes.to_trt(dtype)
+        if x.dtype == data_type:
+            return x
+        key = ("cast", x.name, data_type)
+        if key not in self._shared:
+            self._shared[key] = self.result(self.add("add_cast", x, data_type))
+        return self._shared[key]
+
+    def constant(
+        self, x: torch.Tensor, dtype: torch.dtype | None = None, rank: int | None = None
+    ) -> NetworkTensor:
+        """Give a constant layer of a real tensor, one for all users of the same tensor.
+
+        Args:
+            x: the data; kept, not copied, where TensorRT can read it as it is.
+            dtype: dtype of the layer; by default the tensor's own.
+            rank: prepend dimensions of size 1 up to this rank.
+        """
+        wanted = dtype or self.compute_dtype(x.dtype)
+        sizes = (1,) * max(0, (rank or 0) - x.ndim) + tuple(x.shape)
+        key = ("constant", id(x), wanted, sizes)
+        if key not in self._shared:
+            self._alive.append(x)
+            self._shared[key] = self._add_constant(x, wanted, sizes)
+        return self._shared[key]
+
+    def _add_constant(
+        self, x: torch.Tensor, dtype: torch.dtype, sizes: tuple[int, ...]
+    ) -> NetworkTensor:
+        if 0 in sizes:
+            raise ConversionError(f"TensorRT has no constants without elements: shape {sizes}")
+        # TensorRT has int8 and uint8 constants for quantization only.
+        stored = torch.int32 if dtype in (torch.int8, torch.uint8) else dtype
+        data = self.weight(x, stored)
+        layer = self.add("add_constant", sizes, data)
+        if isinstance(data, trt.Weights):
+            self.weights[layer.name] = self._alive[-1].reshape(sizes)
+        return self.cast(self.result(layer), dtype)
+
+    def weight(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
+        """Give a real tensor's data as TensorRT takes weights, without a copy where possible."""
+        data = x.detach().to(device="cpu", dtype=dtype or self.compute_dtype(x.dtype)).contiguous()
+        self._alive.append(data)
+        if data.dtype in (torch.bfloat16, torch.float8_e4m3fn):
+            return trt.Weights(dtypes.to_trt(data.dtype), data.data_ptr(), data.numel())
+        return data.numpy()
+
+    def dtype_of(self, x: NetworkTensor) -> torch.dtype:
+        """Give the torch dtype of a network tensor."""
+        return dtypes.from_trt(x.dtype)
+
+    def trt_dtype(self, dtype: torch.dtype) -> Any:
+        """Give TensorRT's data type of a torch dtype."""
+        return dtypes.to_trt(dtype)
+
+    def _number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+        # repr tells -0.0 from 0.0 and equals itself for NaN.
+        key = ("number", repr(x), dtype, rank)
+        if key not in self._shared:
+            value = torch.full((1,) * rank, x, dtype=dtype)
+            self._shared[key] = self._add_constant(value, dtype, (1,) * rank)
+        return self._shared[key]
+
+    def _align(self, x: NetworkTensor, rank: int | None) -> NetworkTensor:
+        missing = 0 if rank is None else rank - len(x.shape)
+        if missing <= 0:
+            return x
+        key = ("rank", x.name, rank)
+        if key not in self._shared:
+            self._shared[key] = self.unsqueeze(x, range(missing))
+        return self._shared[key]
+
+    def unsqueeze(self, x: NetworkTensor, axes: Sequence[int]) -> NetworkTensor:
+        """Insert dimensions of size 1, so that they have these indices in the result."""
+        sizes = list(x.shape)
+        for axis in sorted(axes):
+            sizes.insert(axis, 1)
+        if sizes.count(-1) > 1 and backend.has_layer("add_unsqueeze"):
+            indices = self.constant(torch.tensor(list(axes), dtype=torch.int64))
+            return self.result(self.add("add_unsqueeze", x, indices))
+        return self.reshape(x, sizes)
+
+    # -- inputs, outputs, checks -----------------------------------------------------------------
+
+    def add_input(self, name: str, value: torch.Tensor) -> NetworkTensor:
+        """Declare a network input of a fake tensor's dtype and shape (-1 where symbolic)."""
+        sizes = tuple(-1 if (n := static_size(size)) is None else n for size in value.shape)
+        backend.forget_errors()
+        tensor = self.raw.add_input(self.unique_name(name), dtypes.to_trt(value.dtype), sizes)
+        if tensor is None:
+            raise ConversionError(f"TensorRT refuses the input {name}: {backend.error_text()}")
+        self.bind(value, tensor)
+        return tensor  # type: ignore[no-any-return]
+
+    def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
+        """Make a traced or constant torch tensor a network output, in torch's own dtype."""
+        with self.operation(Operation("output")):
+            tensor = self.tensor(value)
+            tensor = self.cast(tensor, value.dtype)
+            if tensor.name in self._marked or tensor.is_network_input:
+                # TensorRT ignores a second marking, and the marking of an input.
+                tensor = self.result(self.add("add_identity", tensor))
+        tensor.name = self.unique_name(name)
+        self._marked.add(tensor.name)
+        self.raw.mark_output(tensor)
+        return tensor
+
+    def finish(self, tensor: Any, value: torch.Tensor) -> None:
+        """Check a converter's result against torch's own answer, and let that stand for it."""
+        if not hasattr(tensor, "dtype") or isinstance(tensor, torch.Tensor):
+            raise ConversionError(
+                f"the converter returned {type(tensor).__name__}; it must return network tensors"
+            )
+        sizes = shape(tensor)
+        expected = [static_size(size) for size in value.shape]
+        fits = len(sizes) == len(expected) and all(
+            got in (-1, size) if size is not None else got == -1
+            for got, size in zip(sizes, expected, strict=True)
+        )
+        if not fits:
+            raise ConversionError(
+                f"the converter's layers give shape {sizes}, torch gives {tuple(value.shape)}"
+            )
+        self.bind(value, self._finish_dtype(tensor, value.dtype))
+
+    def _finish_dtype(self, tensor: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
+        got = dtypes.from_trt(tensor.dtype)
+        if got == dtype or (dtype == torch.float32 and got == self.policy.low):
+            return tensor
+        if got != self.compute_dtype(dtype):
+            raise ConversionError(f"the converter's layers give {got}, torch gives {dtype}")
+        return self.cast(tensor, dtype)
+
+
+def shape(tensor: NetworkTensor) -> tuple[int, ...]:
+    """Read a network tensor's shape; what TensorRT has against its layer raises here."""
+    try:
+        return tuple(tensor.shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConversionError(
+            f"TensorRT cannot infer the shape of {tensor.name}: {backend.error_text()}"
+        ) from error
+
+
+def set_attribute(layer: Any, attribute: str, value: Any) -> None:
+    """Set an attribute of a layer, and raise where TensorRT's setter ignores it."""
+    setattr(layer, attribute, value)
+    got = getattr(layer, attribute)
+    if isinstance(value, float):
+        same = math.isclose(got, np.float32(value), rel_tol=1e-6) or (
+            math.isnan(value) and math.isnan(got)
+        )
+    elif isinstance(value, list | tuple):
+        same = tuple(got) == tuple(value)
+    else:
+        same = got == value
+    if not same:
+        raise ConversionError(
+            f"TensorRT ignores {attribute}={value!r} (it keeps {got!r}): {backend.error_text()}"
+        )

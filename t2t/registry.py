@@ -1,0 +1,176 @@
+"""Which converter takes which operator: the one module-level table of t2t.
+
+A converter is registered under the names of what it converts: a torch function
+("torch.nn.functional.conv2d"), a PyTorch operator ("aten::add", or one overload "aten::max.dim"),
+any importable function ("mypackage.ops.swish") or a module's method ("mypackage.Block.forward").
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from t2t.errors import RegistrationError
+
+__all__ = [
+    "Converter",
+    "Precision",
+    "converter",
+    "find_operator",
+    "function_converters",
+    "resolve",
+    "supported_operators",
+    "unregister",
+]
+
+Precision = Literal["follow", "compute", "sensitive"]
+"""How an operator behaves under ``fp16=True``: "compute" ones (matrix products, convolutions) run
+in half precision, "sensitive" ones (softmax, norms, exp) in float32, and "follow" ones in half
+precision where one of their inputs is half already."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A converter function and what the decorator was told of it."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    precision: Precision
+    meta: Callable[..., Any] | None
+    signature: inspect.Signature
+
+    @property
+    def qualified_name(self) -> str:
+        """Where the function stands: "t2t.converters.pooling.max_pool"."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+# Name -> converter: t2t's own, and those of users, which win.
+_own: dict[str, Converter] = {}
+_users: dict[str, Converter] = {}
+
+
+def converter(
+    *names: str,
+    precision: Precision = "follow",
+    meta: Callable[..., Any] | None = None,
+    override: bool = False,
+) -> Callable[[_F], _F]:
+    """Register the decorated function as the converter of one or more operators.
+
+    The function takes the network, then the operator's own parameters under torch's names, in
+    torch's order and with torch's defaults; it returns a network tensor (a tuple for several).
+
+    Args:
+        names: what it converts, e.g. "torch.nn.functional.max_pool3d", "aten::add",
+            "mypackage.Block.forward". Each name must exist.
+        precision: how the operator behaves under ``fp16=True``; see `Precision`.
+        meta: computes the fake output from the operator's own arguments, for operators whose
+            original is slow or fails on fake tensors. Without it the original runs on them.
+        override: replace an earlier converter that you registered under the same name. (t2t's own
+            converters need no override: yours win.)
+
+    Raises:
+        RegistrationError: a name does not exist, or is taken already.
+    """
+    if not names or not all(isinstance(name, str) for name in names):
+        raise RegistrationError(
+            'converter() takes the names of operators: @converter("torch.nn.functional.relu")'
+        )
+    if precision not in ("follow", "compute", "sensitive"):
+        raise RegistrationError(
+            f"precision={precision!r}: supported: 'follow', 'compute', 'sensitive'"
+        )
+
+    def register(function: _F) -> _F:
+        table = _own if function.__module__.startswith("t2t.converters.") else _users
+        entry = Converter(function, names, precision, meta, inspect.signature(function))
+        for name in names:
+            resolve(name)
+            if name in table and not override:
+                raise RegistrationError(
+                    f"{name} is already converted by {table[name].qualified_name}; "
+                    "pass override=True to replace it"
+                )
+        table.update(dict.fromkeys(names, entry))
+        return function
+
+    return register
+
+
+def unregister(*names: str) -> None:
+    """Forget the user's converters of these names; t2t's own take over again."""
+    for name in names:
+        if name not in _users:
+            raise RegistrationError(f"{name}: no converter of yours is registered under this name")
+        del _users[name]
+
+
+def supported_operators() -> dict[str, str]:
+    """Give the name of every operator that has a converter, and where the converter stands."""
+    merged = {**_own, **_users}
+    return {name: merged[name].qualified_name for name in sorted(merged)}
+
+
+def function_converters() -> dict[str, Converter]:
+    """Give the converters of Python functions and methods, by dotted name."""
+    return {name: entry for name, entry in {**_own, **_users}.items() if "::" not in name}
+
+
+def find_operator(operator: torch._ops.OpOverload) -> Converter | None:
+    """Find the converter of an operator: of this overload first, then of all its overloads."""
+    packet = operator._schema.name
+    overload = f"{packet}.{operator._overloadname}"
+    for table in (_users, _own):
+        found = table.get(overload) or table.get(packet)
+        if found is not None:
+            return found
+    return None
+
+
+def resolve(name: str) -> tuple[Any, str]:
+    """Find the owner and the attribute of a dotted name, or the namespace of an operator.
+
+    Raises:
+        RegistrationError: nothing has this name.
+    """
+    owner: Any
+    if "::" in name:
+        namespace, _, operator = name.partition("::")
+        path = operator.split(".")
+        owner = getattr(torch.ops, namespace)
+    else:
+        owner, path = _import_prefix(name)
+    try:
+        for part in path[:-1]:
+            owner = getattr(owner, part)
+        getattr(owner, path[-1])
+    except AttributeError as error:
+        raise RegistrationError(f"no operator has the name {name!r}: {error}") from error
+    return owner, path[-1]
+
+
+def _import_prefix(name: str) -> tuple[Any, list[str]]:
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:cut])
+        if module in sys.modules:
+            return sys.modules[module], parts[cut:]
+        try:
+            return importlib.import_module(module), parts[cut:]
+        except ModuleNotFoundError as error:
+            # Only "this prefix is no module" may be passed over, not a broken module's own import.
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+    raise RegistrationError(
+        f"no operator has the name {name!r}: give a full dotted name "
+        "(torch.nn.functional.relu) or an operator's (aten::relu)"
+    )

@@ -1,0 +1,172 @@
+"""Which value a tensor holds now: views share memory, and a write to one is seen by all.
+
+A traced tensor is either a root, which owns its memory, or a view: an operator applied to its
+parent. A write to a view makes a new value of the root, by the inverse of the view operators on
+the way; a read of a tensor whose memory has been written since applies its view operators again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from t2t.errors import ConversionError
+from t2t.registry import Converter
+from t2t.tracing.graph import Value, map_tree
+
+__all__ = ["Entry", "Memory", "Storage", "View", "storage_key", "version_of"]
+
+Refresh = Callable[["View", Value], Value]
+Invert = Callable[["Entry", Value, Value], Value]
+
+
+@dataclass(eq=False)
+class Storage:
+    """Memory that several tensors share.
+
+    Attributes:
+        writes: how many writes the trace has recorded.
+        version: torch's own count of writes, which must not move without a recorded one.
+    """
+
+    version: int
+    writes: int = 0
+
+
+@dataclass(eq=False)
+class View:
+    """How a view comes from its parent: output ``index`` of a call that reads ``source``.
+
+    ``source`` stands in the arguments for the parent: `on` puts another one in its place.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    converter: Converter | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    source: Any
+    index: int = 0
+
+    def on(self, parent: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give the arguments of the call for another parent."""
+        args, kwargs = map_tree(
+            lambda x: parent if x is self.source else x, (self.args, self.kwargs)
+        )
+        return args, kwargs
+
+
+@dataclass(eq=False)
+class Entry:
+    """What is known of one tensor object.
+
+    Attributes:
+        tensor: the tensor; kept, so that its id stays its own.
+        fake: a fake tensor of the same shape to compute shapes with.
+        value: its value after ``writes`` writes to its memory.
+    """
+
+    tensor: torch.Tensor
+    fake: torch.Tensor
+    storage: Storage
+    value: Value
+    writes: int
+    parent: Entry | None = None
+    view: View | None = None
+
+
+class Memory:
+    """The map from tensors to values.
+
+    Args:
+        refresh: applies a view's operator to a new value of its parent.
+        invert: gives the parent's value after a view of it was overwritten.
+    """
+
+    def __init__(self, refresh: Refresh, invert: Invert) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._refresh = refresh
+        self._invert = invert
+
+    def find(self, tensor: torch.Tensor) -> Entry | None:
+        """Give what is known of a tensor."""
+        return self._entries.get(id(tensor))
+
+    def add_root(
+        self, tensor: torch.Tensor, value: Value, fake: torch.Tensor | None = None
+    ) -> None:
+        """Note a tensor that owns its memory."""
+        storage = Storage(version_of(tensor))
+        self._put(Entry(tensor, tensor if fake is None else fake, storage, value, 0))
+
+    def add_view(
+        self,
+        tensor: torch.Tensor,
+        value: Value,
+        parent: Entry,
+        view: View,
+        fake: torch.Tensor | None = None,
+    ) -> None:
+        """Note a tensor that shares its parent's memory."""
+        storage = parent.storage
+        fake = tensor if fake is None else fake
+        self._put(Entry(tensor, fake, storage, value, storage.writes, parent, view))
+
+    def _put(self, entry: Entry) -> None:
+        self._entries[id(entry.tensor)] = entry
+        self._entries[id(entry.fake)] = entry
+
+    def read(self, entry: Entry) -> Value:
+        """Give the tensor's value now.
+
+        Raises:
+            ConversionError: its memory was written by something that the trace did not see.
+        """
+        if version_of(entry.tensor) != entry.storage.version:
+            raise ConversionError(
+                "a traced tensor was changed in place by code that t2t cannot follow; "
+                "use an operation that returns a new tensor there"
+            )
+        if entry.writes != entry.storage.writes:
+            assert entry.parent is not None and entry.view is not None
+            entry.value = self._refresh(entry.view, self.read(entry.parent))
+            entry.writes = entry.storage.writes
+        return entry.value
+
+    def write(self, entry: Entry, value: Value) -> None:
+        """Let a tensor, and with it all tensors that share its memory, have a new value."""
+        if entry.parent is None:
+            entry.storage.writes += 1
+        else:
+            base = self.read(entry.parent)
+            self.write(entry.parent, self._invert(entry, base, value))
+        entry.value = value
+        entry.writes = entry.storage.writes
+
+    def change_metadata(self, entry: Entry, old: torch.Tensor, value: Value, view: View) -> None:
+        """Let a tensor become a view of what it was, after ``transpose_`` or ``squeeze_``.
+
+        Args:
+            entry: the tensor's entry.
+            old: an alias of it, made before the change.
+            value: its value after the change.
+            view: the change, as a view of ``old``.
+        """
+        parent = Entry(old, old, entry.storage, entry.value, entry.writes, entry.parent, entry.view)
+        self._put(parent)
+        entry.parent, entry.view, entry.value = parent, view, value
+        # In-place changes of shape count as writes for torch, though no element changes.
+        entry.storage.version = version_of(entry.tensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Give a number that tensors of the same memory share."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Give torch's count of in-place writes to the tensor's memory."""
+    return 0 if tensor.is_inference() else tensor._version

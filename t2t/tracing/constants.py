@@ -1,0 +1,99 @@
+"""Real tensors during a trace: they are constants, unless a traced value is written into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+
+from t2t.errors import UnsupportedOperatorError
+from t2t.tracing.aliasing import View, storage_key
+from t2t.tracing.graph import Value, tree_leaves
+
+__all__ = ["Constants"]
+
+
+class Constants:
+    """Keeps the values of real tensors as they were when an operator read them.
+
+    Args:
+        state: the module's parameters and buffers, by name; a trace leaves them as they are.
+    """
+
+    def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.promoted: set[int] = set()
+        self._state: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        for name, tensor in state.items():
+            self._state.setdefault(storage_key(tensor), []).append((name, tensor))
+        self._saved: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._values: dict[int, Value] = {}
+        self._readers: dict[int, list[Value]] = {}
+        self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, View]]] = {}
+
+    def is_promoted(self, tensor: torch.Tensor) -> bool:
+        """Say whether a traced value was written into the tensor's memory."""
+        return bool(self.promoted) and storage_key(tensor) in self.promoted
+
+    def value(self, tensor: torch.Tensor) -> Value:
+        """Give the constant value of a real tensor."""
+        if id(tensor) not in self._values:
+            value = Value(tensor)
+            self._values[id(tensor)] = value
+            self._readers.setdefault(storage_key(tensor), []).append(value)
+        return self._values[id(tensor)]
+
+    def before_write(self, target: torch.Tensor) -> None:
+        """Keep what a real tensor holds, as it is about to be written in place.
+
+        Recorded calls must go on reading the old data, and the module's own tensors get theirs
+        back after the trace.
+        """
+        key = storage_key(target)
+        for value in self._readers.pop(key, []):
+            del self._values[id(value.tensor)]
+            value.tensor = value.tensor.detach().clone()
+        if key in self._state and key not in self._saved:
+            self._saved[key] = [(t, t.detach().clone()) for _, t in self._state[key]]
+
+    def restore(self) -> None:
+        """Give the module's parameters and buffers the data that they had."""
+        with torch.no_grad():
+            for pairs in self._saved.values():
+                for tensor, data in pairs:
+                    tensor.copy_(data)
+
+    def note_view(self, outputs: object, parent: torch.Tensor, views: Iterable[View]) -> None:
+        """Remember that real tensors are views of another one."""
+        chain = self._views.setdefault(storage_key(parent), [])
+        tensors = [x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor)]
+        chain += [(x, parent, view) for x, view in zip(tensors, views, strict=False)]
+
+    def promote(
+        self, target: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, View | None]]:
+        """Let the memory of a real tensor hold traced values from now on.
+
+        Gives the root, then all its views, each with its parent and how it comes from it.
+
+        Raises:
+            UnsupportedOperatorError: it is a parameter or buffer; an engine keeps no state.
+        """
+        key = storage_key(target)
+        if key in self._state:
+            raise UnsupportedOperatorError(
+                f"the model writes what depends on its input into {self._state[key][0][0]!r}, a "
+                "parameter or buffer; an engine keeps no state between calls: return it as an "
+                "output instead"
+            )
+        views = self._views.pop(key, [])
+        made = {id(tensor) for tensor, _, _ in views}
+        roots = [parent for _, parent, _ in views if id(parent) not in made] or [target]
+        if len({id(root) for root in roots}) > 1 or id(target) not in {*made, id(roots[0])}:
+            raise UnsupportedOperatorError(
+                "the model writes what depends on its input into memory that several tensors "
+                "share; write to the tensor that was created first"
+            )
+        self.before_write(roots[0])
+        self.promoted.add(key)
+        yield roots[0], None, None
+        yield from views

@@ -1,0 +1,91 @@
+"""The second half of a conversion: the recorded calls become layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
+from t2t.network import Network, Operation
+from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
+
+__all__ = ["describe", "emit"]
+
+
+def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Value]) -> None:
+    """Add the network inputs and the layers of all calls that the outputs depend on.
+
+    Args:
+        graph: a trace.
+        net: an empty network.
+        names: names of the inputs.
+        outputs: the values that are needed.
+
+    Raises:
+        ConversionError: a call cannot be converted; the text says which, and where it stands.
+    """
+    tensors = [net.add_input(n, v.tensor) for n, v in zip(names, graph.inputs, strict=True)]
+    for symbol, (index, dim) in graph.symbols.items():
+        net.bind_symbol(symbol, tensors[index], dim)
+    for call in graph.used_calls(outputs):
+        emit_call(call, net)
+
+
+def emit_call(call: Call, net: Network) -> None:
+    """Add the layers of one call.
+
+    Raises:
+        ConversionError: (or another exception of the converter) with the place of the call.
+    """
+    if call.problem is not None:
+        raise located(call.problem, call) from call.problem
+    assert call.converter is not None
+    operation = Operation(
+        name=call.short_name,
+        scope=call.scope,
+        line=str(call.location or ""),
+        output=call.output,
+        inputs=[net.current_dtype(value.tensor) for value in call.inputs()],
+    )
+    args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
+    try:
+        with net.operation(operation, call.converter.precision):
+            result = call.converter.function(net, *args, **kwargs)
+            _finish(call, net, result)
+    except T2TError as error:
+        raise located(error, call) from error
+    except Exception as error:
+        error.add_note(f"in the converter {call.converter.qualified_name}, {describe(call)}")
+        raise
+
+
+def _tensor(x: Any) -> Any:
+    return x.tensor if isinstance(x, Value) else x
+
+
+def _finish(call: Call, net: Network, result: Any) -> None:
+    expected = [x for x in tree_leaves(call.output) if isinstance(x, torch.Tensor)]
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    if len(results) != len(expected):
+        raise ConversionError(
+            f"the converter returned {len(results)} tensors, torch gives {len(expected)}"
+        )
+    for tensor, value in zip(results, expected, strict=True):
+        # None stands for an output that TensorRT cannot give; it must not be used.
+        if tensor is not None:
+            net.finish(tensor, value)
+
+
+def located(error: Exception, call: Call) -> Exception:
+    """Give the same error with the place of the call in its text."""
+    kind = type(error) if isinstance(error, T2TError) else UnsupportedOperatorError
+    return kind(f"{call.name}: {error} ({describe(call)})")
+
+
+def describe(call: Call) -> str:
+    """Say where a call stands: "called at model.py:12 in forward, in module 'layer1.0'"."""
+    parts = [f"called at {call.location}"] if call.location else []
+    parts += [f"in module {call.scope!r}"] if call.scope else []
+    return ", ".join(parts) or "called by the module itself"

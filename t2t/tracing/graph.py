@@ -1,0 +1,140 @@
+"""What a trace records: the calls of converted operators, as a graph of values.
+
+A `Value` is one tensor at one point of the program and never changes: an in-place operation makes
+a new value. So the calls can be turned into layers after the forward pass, only those whose
+results are used, with torch unpatched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from t2t.registry import Converter
+
+__all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """One tensor at one point of the program.
+
+    Attributes:
+        tensor: a fake tensor (its shape and dtype), or the data of a constant.
+        call: the call that made it; None for inputs and constants.
+        index: which of the call's outputs it is.
+    """
+
+    tensor: torch.Tensor
+    call: Call | None = None
+    index: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One call of an operator.
+
+    Attributes:
+        name: the operator's name, as "torch.nn.functional.conv2d" or "aten::add.Tensor".
+        converter: what turns it into layers; None where there is nothing: see ``problem``.
+        args: its arguments; tensors are `Value`s.
+        kwargs: its keyword arguments.
+        scope: path of the module that made the call.
+        location: the user's line, where one is known.
+        output: the fake tensors that it gives, nested as torch gives them.
+        problem: why the call cannot be converted; raised only where a result is used.
+    """
+
+    name: str
+    converter: Converter | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    scope: str
+    location: Location | None
+    output: Any = None
+    problem: Exception | None = None
+
+    @property
+    def short_name(self) -> str:
+        """The operator's name in layer names: "conv2d"."""
+        name = self.name.rpartition("::")[2] if "::" in self.name else self.name
+        parts = name.split(".")
+        return parts[0] if "::" in self.name else parts[-1]
+
+    def inputs(self) -> Iterator[Value]:
+        """Give the values that the call reads."""
+        for leaf in tree_leaves((self.args, self.kwargs)):
+            if isinstance(leaf, Value):
+                yield leaf
+
+
+@dataclass
+class Graph:
+    """A whole trace.
+
+    Attributes:
+        inputs: the values of the network inputs, in the order of the examples.
+        calls: all calls, in program order.
+        output: what the forward pass returned, with `Value`s in place of tensors.
+        symbols: for every symbol of a size, the input and dimension that it stands for.
+        ranges: least and greatest value of every symbol.
+    """
+
+    inputs: list[Value] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    output: Any = None
+    symbols: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[Any, tuple[int, int]] = field(default_factory=dict)
+
+    def used_calls(self, roots: Sequence[Value]) -> list[Call]:
+        """Give the calls that the values depend on, in program order."""
+        used: set[int] = set()
+        pending = [value.call for value in roots if value.call is not None]
+        while pending:
+            call = pending.pop()
+            if id(call) in used:
+                continue
+            used.add(id(call))
+            pending += [value.call for value in call.inputs() if value.call is not None]
+        return [call for call in self.calls if id(call) in used]
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to the leaves of nested tuples, lists and dicts of arguments."""
+    if isinstance(tree, torch.Size):
+        return tuple(function(item) for item in tree)
+    if isinstance(tree, tuple):
+        items = [map_tree(function, item) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, list):
+        return [map_tree(function, item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: map_tree(function, item) for key, item in tree.items()}
+    return function(tree)
+
+
+def tree_leaves(tree: Any) -> Iterator[Any]:
+    """Give the leaves of nested tuples, lists and dicts of arguments."""
+    if isinstance(tree, tuple | list):
+        for item in tree:
+            yield from tree_leaves(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tree_leaves(item)
+    else:
+        yield tree

@@ -1,0 +1,83 @@
+"""Which sizes a trace is valid for: the conditions that it met on the way, proved or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import sympy
+
+from t2t.errors import GuardError
+from t2t.shapes import NumpyArithmetic, Range, counterexample, evaluate
+from t2t.tracing.graph import Location
+
+__all__ = ["GuardLog", "narrow", "prove"]
+
+
+class GuardLog(list[Any]):
+    """A list of torch's guards that notes the user's line as each one is added."""
+
+    def __init__(self, locate: Any) -> None:
+        super().__init__()
+        self.locations: list[Location | None] = []
+        self._locate = locate
+
+    def append(self, guard: Any) -> None:
+        """Add a guard."""
+        super().append(guard)
+        self.locations.append(self._locate())
+
+
+def prove(guards: GuardLog, ranges: Mapping[sympy.Symbol, Range], names: Mapping[Any, str]) -> None:
+    """Raise GuardError unless every condition holds for all declared sizes.
+
+    Args:
+        guards: the conditions.
+        ranges: least and greatest value of each symbol.
+        names: what the symbols are to the user, as "dimension 2 of input 'x'".
+    """
+    for guard, location in zip(guards, guards.locations, strict=True):
+        point = counterexample(guard.expr, ranges)
+        if point is None:
+            continue
+        sizes = ", ".join(f"{names[symbol]} = {value}" for symbol, value in point.items())
+        text = guard.expr
+        for symbol in guard.expr.free_symbols:
+            text = text.subs(symbol, sympy.Symbol(f"[{names[symbol]}]"))
+        where = f" at {location}" if location else ""
+        specialised = (
+            "; a size became a plain number there (int(), range(), len() and the like do that)"
+            if isinstance(guard.expr, sympy.Eq)
+            else ""
+        )
+        raise GuardError(
+            f"the model decides on a size{where}: {text} does not hold for {sizes}{specialised}. "
+            "Declare a narrower range, pass narrow_shapes=True, or compute the size with "
+            "operations that keep it symbolic (//, *, torch.sym_max, torch.sym_int)"
+        )
+
+
+def narrow(
+    guards: GuardLog, ranges: Mapping[sympy.Symbol, Range], examples: Mapping[sympy.Symbol, int]
+) -> dict[sympy.Symbol, Range]:
+    """Give the largest ranges around the example sizes in which all one-size conditions hold."""
+    result = dict(ranges)
+    for guard in guards:
+        symbols = list(guard.expr.free_symbols)
+        if len(symbols) != 1:
+            continue
+        symbol = symbols[0]
+        low, high = result[symbol]
+        values = np.arange(low, high + 1, dtype=np.int64)
+        holds = np.broadcast_to(
+            evaluate(guard.expr, {symbol: values}, NumpyArithmetic), values.shape
+        )
+        failing = values[~holds.astype(bool)]
+        below = failing[failing < examples[symbol]]
+        above = failing[failing > examples[symbol]]
+        result[symbol] = (
+            int(below.max()) + 1 if below.size else low,
+            int(above.min()) - 1 if above.size else high,
+        )
+    return result

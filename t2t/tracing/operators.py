@@ -1,0 +1,93 @@
+"""What the tracer needs to know of a PyTorch operator, read from its schema once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+__all__ = ["OperatorInfo", "decomposition", "operator_info"]
+
+
+@dataclass(frozen=True)
+class OperatorInfo:
+    """Facts about one operator overload.
+
+    Attributes:
+        name: "aten::add_.Tensor".
+        mutated: names of the arguments that it writes to.
+        mutated_positions: their positions.
+        functional: the operator that computes the same without writing, if there is one.
+        changes_metadata: it changes shape or strides of its argument in place (``squeeze_``).
+        is_view: it returns an alias of its argument.
+    """
+
+    name: str
+    mutated: tuple[str, ...]
+    mutated_positions: tuple[int, ...]
+    functional: OpOverload | None
+    changes_metadata: bool
+    is_view: bool
+
+
+@functools.cache
+def operator_info(operator: OpOverload) -> OperatorInfo:
+    """Read an operator's schema."""
+    schema = operator._schema
+    writes = [
+        (index, argument.name)
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    overload = operator._overloadname
+    name = schema.name if overload == "default" else f"{schema.name}.{overload}"
+    return OperatorInfo(
+        name=name,
+        mutated=tuple(argument for _, argument in writes),
+        mutated_positions=tuple(index for index, _ in writes),
+        functional=_functional(operator) if writes else None,
+        changes_metadata=torch.Tag.inplace_view in operator.tags,
+        is_view=not writes and any(r.alias_info is not None for r in schema.returns),
+    )
+
+
+_FUNCTIONAL_NAMES = {"fill_": "fill", "zero_": "zero", "copy_": "copy", "set_": None}
+
+
+def _functional(operator: OpOverload) -> OpOverload | None:
+    """Find ``aten::add.Tensor`` for ``aten::add_.Tensor`` or ``aten::add.out``."""
+    namespace, _, name = operator._schema.name.partition("::")
+    overload = operator._overloadname
+    wanted = name[:-1] if name.endswith("_") else name
+    packet = getattr(getattr(torch.ops, namespace), wanted, None)
+    if packet is None or _FUNCTIONAL_NAMES.get(name, "") is None:
+        return None
+    inputs = [a.name for a in operator._schema.arguments if not a.is_out]
+    if wanted != name and overload in packet.overloads():
+        found: OpOverload = getattr(packet, overload)
+        return found
+    for candidate in packet.overloads():
+        other: OpOverload = getattr(packet, candidate)
+        if [a.name for a in other._schema.arguments] == inputs and not other._schema.is_mutable:
+            return other
+    return None
+
+
+@functools.cache
+def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
+    core = torch._decomp.core_aten_decompositions()
+    return core, torch._decomp.decomposition_table  # type: ignore[return-value]
+
+
+def decomposition(operator: OpOverload) -> Callable[..., Any] | None:
+    """Find PyTorch's own formula of an operator in terms of others."""
+    for table in _tables():
+        if operator in table:
+            return table[operator]
+    if operator._can_decompose():
+        return operator.decompose
+    return None
