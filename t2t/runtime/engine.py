@@ -1,0 +1,109 @@
+"""A plan that is loaded when and where it is first needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from t2t import backend
+from t2t.errors import EngineError
+from t2t.runtime.execution import Execution
+from t2t.runtime.plans import Origin, PlanData, as_plan, deserialize, origin_of
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """A plan's bytes, loaded on each GPU at its first use there. Safe to use from many threads.
+
+    Copying and pickling take the plan along and nothing that is loaded.
+
+    Args:
+        plan: the serialized engine. A uint8 tensor or writable buffer is shared, bytes are copied.
+
+    Raises:
+        EngineError: the plan is empty or of another dtype.
+    """
+
+    def __init__(self, plan: PlanData) -> None:
+        self.plan = as_plan(plan)
+        self._loaded: dict[torch.device, Execution | str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def origin(self) -> Origin | None:
+        """Who built the plan, read from its bytes."""
+        return origin_of(self.plan)
+
+    def load(self, device: torch.device) -> Execution:
+        """Load the plan on a CUDA device, once.
+
+        Raises:
+            EngineError: it cannot run there; asked again, the same reason comes at once.
+        """
+        if device.type != "cuda":
+            raise EngineError(f"an engine runs on CUDA tensors, these are on {str(device)!r}")
+        if device.index is None and torch.cuda.is_available():
+            device = torch.device("cuda", torch.cuda.current_device())
+        with self._lock:
+            if device not in self._loaded:
+                self._loaded[device] = self._try(device)
+            found = self._loaded[device]
+        if isinstance(found, str):
+            raise EngineError(found)
+        return found
+
+    def why_not(self, device: torch.device) -> str | None:
+        """Say why the plan cannot run on a device; None means that it can and is loaded now."""
+        try:
+            self.load(device)
+        except EngineError as error:
+            return str(error)
+        return None
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run on CUDA tensors by name, on their device and its current stream.
+
+        Raises:
+            EngineError: the plan cannot run there, or TensorRT fails.
+            ShapeError: an input is not what the plan takes.
+        """
+        if not inputs:
+            raise EngineError("an engine without inputs has no device to run on")
+        devices = [tensor.device for tensor in inputs.values()]
+        on_gpu = [device for device in devices if device.type == "cuda"]
+        return self.load((on_gpu or devices)[0]).run(inputs)
+
+    def release(self) -> None:
+        """Free what is loaded on the GPUs; the next run loads again."""
+        with self._lock:
+            self._loaded.clear()
+
+    def _try(self, device: torch.device) -> Execution | str:
+        origin = self.origin
+        guard = torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
+        try:
+            with guard:
+                engine = deserialize(self.plan, device)
+                with backend.use(origin.backend if origin else None):
+                    return Execution(engine, device)
+        except EngineError as error:
+            return str(error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Engine, (self.plan,)
+
+    def __copy__(self) -> Engine:
+        return Engine(self.plan)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        # The plan never changes, so copies share its memory.
+        copied = memo[id(self)] = Engine(self.plan)
+        return copied
+
+    def __repr__(self) -> str:
+        return f"Engine({self.plan.numel() / 1e6:.1f} MB, built by {self.origin})"

@@ -1,0 +1,248 @@
+"""A loaded engine and its execution contexts: torch tensors in, torch tensors out."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from t2t import backend
+from t2t.backend import trt
+from t2t.dtypes import from_trt
+from t2t.errors import EngineError, ShapeError
+from t2t.runtime.outputs import Output, make_output
+
+__all__ = ["Execution", "Port"]
+
+ALIGNMENT = 256
+"""Bytes; TensorRT reads device memory only from such addresses."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of an engine.
+
+    Attributes:
+        name: the network tensor's name.
+        dtype: torch's dtype.
+        shape: sizes, -1 where they depend on the inputs.
+        on_host: whether TensorRT reads or writes it in CPU memory, as it does shape tensors.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    on_host: bool
+
+
+class _Lane:
+    """One execution context with its outputs' allocators; used by one call at a time."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.outputs: dict[str, Output] = {}
+
+
+class Execution:
+    """An engine on one device.
+
+    A context runs one call at a time and belongs to one stream. Calls that overlap on a stream,
+    from any thread, take different contexts; later calls on the stream take them again, which is
+    safe because the stream keeps the order of the work. So contexts are freed with the engine and
+    not with a thread, which may end while the GPU is still at work.
+
+    Args:
+        engine: the ICudaEngine.
+        device: where it is loaded.
+    """
+
+    def __init__(self, engine: Any, device: torch.device) -> None:
+        self._engine = engine
+        self._device = device
+        self._backend = backend.name()
+        ports = [self._port(i) for i in range(engine.num_io_tensors)]
+        is_input = {
+            port.name: engine.get_tensor_mode(port.name) == trt.TensorIOMode.INPUT for port in ports
+        }
+        self.inputs = [port for port in ports if is_input[port.name]]
+        self.outputs = [port for port in ports if not is_input[port.name]]
+        self._profiles = [self._ranges(i) for i in range(engine.num_optimization_profiles)]
+        self._idle: dict[int, list[_Lane]] = {}
+        self._lock = threading.Lock()
+        if device.type == "cuda":
+            # TensorRT frees contexts at once; the GPU may still be working in their memory.
+            weakref.finalize(self, torch.cuda.synchronize, device).atexit = False
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Enqueue one execution on the device's current stream.
+
+        Args:
+            inputs: a tensor for each input, on the device; they are not changed.
+
+        Returns:
+            A new tensor for each output, on the device.
+
+        Raises:
+            ShapeError: an input is missing or not what the engine takes.
+            EngineError: TensorRT fails; its own words are in the message.
+        """
+        on_gpu = self._device.type == "cuda"
+        with torch.cuda.device(self._device) if on_gpu else nullcontext():
+            stream = torch.cuda.current_stream(self._device) if on_gpu else None
+            handle = stream.cuda_stream if stream is not None else 0
+            given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
+            profile = self._choose_profile(given)
+            with backend.use(self._backend), self._lane(handle) as lane:
+                self._bind(lane, given, profile, handle)
+                outputs = [self._output(lane, port) for port in self.outputs]
+                if not lane.context.execute_async_v3(handle):
+                    raise EngineError(f"the engine failed: {backend.error_text()}")
+                results = {
+                    port.name: output.take()
+                    for port, output in zip(self.outputs, outputs, strict=True)
+                }
+            if stream is not None:
+                # The caller may drop the inputs while the stream still reads them.
+                for tensor in given:
+                    if tensor.is_cuda:
+                        tensor.record_stream(stream)
+        return self._move_home(results, stream)
+
+    def _port(self, index: int) -> Port:
+        name = self._engine.get_tensor_name(index)
+        kind = self._engine.get_tensor_dtype(name)
+        try:
+            dtype = from_trt(kind)
+        except KeyError:
+            raise EngineError(f"{name!r} is {kind}, which torch does not have") from None
+        host = self._engine.get_tensor_location(name) == trt.TensorLocation.HOST
+        return Port(name, dtype, tuple(self._engine.get_tensor_shape(name)), host)
+
+    def _ranges(self, profile: int) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        ranges = {}
+        for port in self.inputs:
+            if port.on_host:  # its values are what the profile limits
+                values = self._engine.get_tensor_profile_values(profile, port.name)
+            else:
+                values = self._engine.get_tensor_profile_shape(port.name, profile)
+            if values:
+                ranges[port.name] = (tuple(values[0]), tuple(values[2]))
+        return ranges
+
+    def _prepare(self, port: Port, tensor: torch.Tensor | None) -> torch.Tensor:
+        if tensor is None:
+            raise ShapeError(f"input {port.name!r} is missing")
+        home = torch.device("cpu") if port.on_host else self._device
+        if tensor.device not in (home, self._device):
+            raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self._device}")
+        if tensor.dtype != port.dtype:
+            raise ShapeError(
+                f"input {port.name!r} is {tensor.dtype}, the engine takes {port.dtype}"
+            )
+        wrong_size = any(
+            wanted not in (-1, size) for wanted, size in zip(port.shape, tensor.shape, strict=False)
+        )
+        if tensor.dim() != len(port.shape) or wrong_size:
+            raise ShapeError(
+                f"input {port.name!r} has the shape {tuple(tensor.shape)}, "
+                f"the engine takes {port.shape}"
+            )
+        return ready(tensor.detach().to(home))
+
+    def _choose_profile(self, given: Sequence[torch.Tensor]) -> int:
+        shapes = {
+            port.name: tensor.flatten().tolist() if port.on_host else tuple(tensor.shape)
+            for port, tensor in zip(self.inputs, given, strict=True)
+        }
+        for index, ranges in enumerate(self._profiles):
+            if all(
+                low <= size <= high
+                for name, (lows, highs) in ranges.items()
+                for low, size, high in zip(lows, shapes[name], highs, strict=False)
+            ):
+                return index
+        raise ShapeError(
+            f"no profile of the engine takes {shapes}; its profiles take (min, max): "
+            f"{self._profiles}"
+        )
+
+    @contextmanager
+    def _lane(self, stream: int) -> Iterator[_Lane]:
+        with self._lock:
+            idle = self._idle.setdefault(stream, [])
+            lane = idle.pop() if idle else self._new_lane()
+        backend.forget_errors()
+        yield lane
+        # Only after success: a context that failed may be in any state.
+        with self._lock:
+            idle.append(lane)
+
+    def _new_lane(self) -> _Lane:
+        backend.forget_errors()
+        context = self._engine.create_execution_context()
+        if context is None:
+            raise EngineError(f"no execution context: {backend.error_text()}")
+        return _Lane(context)
+
+    def _bind(self, lane: _Lane, given: Sequence[torch.Tensor], profile: int, stream: int) -> None:
+        context = lane.context
+        if context.active_optimization_profile != profile:
+            _check(context.set_optimization_profile_async(profile, stream), f"profile {profile}")
+        for port, tensor in zip(self.inputs, given, strict=True):
+            if not port.on_host:
+                shape = tuple(tensor.shape)
+                _check(context.set_input_shape(port.name, shape), f"{port.name!r} as {shape}")
+            # Also an empty tensor needs an address, and torch gives it none.
+            address = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
+            _check(context.set_tensor_address(port.name, address), f"{port.name!r}'s address")
+        try:
+            missing = context.infer_shapes()
+        except RuntimeError as error:
+            raise EngineError(f"no output shapes: {error}; {backend.error_text()}") from error
+        if missing:
+            raise EngineError(f"not enough is known of {missing}: {backend.error_text()}")
+
+    def _output(self, lane: _Lane, port: Port) -> Output:
+        context = lane.context
+        shape = tuple(context.get_tensor_shape(port.name))
+        device = torch.device("cpu") if port.on_host else self._device
+        output = make_output(shape, port.dtype, device, lane.outputs.get(port.name))
+        if output.allocator is None:
+            _check(
+                context.set_tensor_address(port.name, output.address), f"{port.name!r}'s address"
+            )
+        elif lane.outputs.get(port.name) is not output:
+            lane.outputs[port.name] = output
+            _check(
+                context.set_output_allocator(port.name, output.allocator), f"{port.name!r}'s memory"
+            )
+        return output
+
+    def _move_home(
+        self, results: dict[str, torch.Tensor], stream: torch.cuda.Stream | None
+    ) -> dict[str, torch.Tensor]:
+        if all(tensor.device == self._device for tensor in results.values()):
+            return results
+        if stream is not None:
+            stream.synchronize()
+        return {name: tensor.to(self._device) for name, tensor in results.items()}
+
+
+def ready(tensor: torch.Tensor) -> torch.Tensor:
+    """Give the tensor as TensorRT reads it: contiguous, with memory at an aligned address."""
+    tensor = tensor.contiguous()
+    if tensor.numel() == 0:
+        return tensor.new_empty(ALIGNMENT)[:0].view(tensor.shape)
+    if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT:
+        return tensor.clone()
+    return tensor
+
+
+def _check(done: bool, what: str) -> None:
+    if not done:
+        raise EngineError(f"TensorRT refuses {what}: {backend.error_text()}")

@@ -1,0 +1,182 @@
+"""Engine and context for machines whose GPU, if any, cannot run the plan.
+
+They have the interface of TensorRT's ICudaEngine and IExecutionContext, read their inputs from the
+addresses they are given and write their outputs to addresses or through output allocators, on the
+CPU or on a GPU's current stream. What they compute is a function of torch tensors.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from t2t.backend import trt
+from t2t.dtypes import to_trt
+
+
+@dataclass(frozen=True)
+class Info:
+    """One input or output; -1 for dynamic sizes, "unknown" sizes only the run tells."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    on_host: bool = False
+    unknown: bool = False
+
+
+class _CudaMemory:
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def memory(address: int, dtype: torch.dtype, shape: Sequence[int], device: str) -> torch.Tensor:
+    """Give the tensor that lies at an address."""
+    elements = torch.Size(shape).numel()
+    if elements == 0:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    size = elements * dtype.itemsize
+    if device == "cpu":
+        data = torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+    else:
+        data = torch.as_tensor(_CudaMemory(address, size), device=device)
+    return data.view(dtype).view(tuple(shape))
+
+
+@dataclass
+class StandInEngine:
+    """ICudaEngine over a function from named tensors to named tensors."""
+
+    inputs: Sequence[Info]
+    outputs: Sequence[Info]
+    function: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+    profiles: Sequence[Mapping[str, tuple[Any, Any, Any]]] = ({},)
+    device: str = "cpu"
+    contexts: list[Any] = field(default_factory=list)
+    most_contexts: int = 1000
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self.inputs) + len(self.outputs)
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self.profiles)
+
+    def info(self, name: str) -> Info:
+        return next(info for info in [*self.inputs, *self.outputs] if info.name == name)
+
+    def get_tensor_name(self, index: int) -> str:
+        return [*self.inputs, *self.outputs][index].name
+
+    def get_tensor_mode(self, name: str) -> Any:
+        given = any(info.name == name for info in self.inputs)
+        return trt.TensorIOMode.INPUT if given else trt.TensorIOMode.OUTPUT
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        return to_trt(self.info(name).dtype)
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return self.info(name).shape
+
+    def get_tensor_location(self, name: str) -> Any:
+        host = self.info(name).on_host
+        return trt.TensorLocation.HOST if host else trt.TensorLocation.DEVICE
+
+    def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[tuple[int, ...]]:
+        assert not self.info(name).on_host
+        shape = self.info(name).shape
+        return list(self.profiles[profile_index].get(name, (shape, shape, shape)))
+
+    def get_tensor_profile_values(self, profile_index: int, name: str) -> list[list[int]]:
+        assert self.info(name).on_host
+        return [list(part) for part in self.profiles[profile_index][name]]
+
+    def create_execution_context(self) -> Any:
+        if len(self.contexts) >= self.most_contexts:
+            return None
+        self.contexts.append(StandInContext(self))
+        return self.contexts[-1]
+
+
+class StandInContext:
+    """IExecutionContext: one call at a time, or the test fails."""
+
+    def __init__(self, engine: StandInEngine) -> None:
+        self.engine = engine
+        self.active_optimization_profile = 0
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.addresses: dict[str, int] = {}
+        self.allocators: dict[str, Any] = {}
+        self.streams: list[int] = []
+        self.busy = False
+        self.fails = False
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        assert isinstance(stream_handle, int)
+        self.active_optimization_profile = profile_index
+        return 0 <= profile_index < len(self.engine.profiles)
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        low, _, high = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
+        self.shapes[name] = tuple(shape)
+        return len(shape) == len(low) and all(
+            a <= size <= b for a, size, b in zip(low, shape, high, strict=True)
+        )
+
+    def set_tensor_address(self, name: str, memory: int) -> bool:
+        assert not self.busy, "two calls in one context"
+        self.addresses[name] = memory
+        return memory != 0
+
+    def set_output_allocator(self, name: str, output_allocator: Any) -> bool:
+        assert isinstance(output_allocator, trt.IOutputAllocator)
+        self.allocators[name] = output_allocator
+        return True
+
+    def infer_shapes(self) -> list[str]:
+        return [info.name for info in self.engine.inputs if info.name not in self.addresses]
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        info = self.engine.info(name)
+        return info.shape if info.unknown else tuple(self.results()[name].shape)
+
+    def results(self) -> Mapping[str, torch.Tensor]:
+        return self.engine.function(
+            {info.name: self.tensor(info) for info in self.engine.inputs},
+        )
+
+    def tensor(self, info: Info) -> torch.Tensor:
+        device = "cpu" if info.on_host else self.engine.device
+        shape = self.shapes.get(info.name, info.shape)
+        return memory(self.addresses[info.name], info.dtype, shape, device)
+
+    def execute_async_v3(self, stream_handle: int) -> bool:
+        assert not self.busy, "two calls in one context"
+        self.busy = True
+        self.streams.append(stream_handle)
+        if self.fails:
+            return False
+        time.sleep(0.002)  # a chance for other threads
+        for name, value in self.results().items():
+            info = self.engine.info(name)
+            address = self.addresses.get(name, 0)
+            if name in self.allocators:
+                size = value.numel() * value.element_size()
+                allocator = self.allocators[name]
+                address = allocator.reallocate_output_async(name, address, size, 256, stream_handle)
+                if not address:
+                    return False
+                allocator.notify_shape(name, tuple(value.shape))
+            device = "cpu" if info.on_host else self.engine.device
+            memory(address, info.dtype, value.shape, device).copy_(value)
+        self.busy = False
+        return True

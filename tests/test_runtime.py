@@ -1,0 +1,365 @@
+"""Loading plans with a reason where they cannot run, and running engines on torch tensors."""
+
+import copy
+import pickle
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from t2t import backend
+from t2t.building import build, create_builder
+from t2t.errors import EngineError, ShapeError
+from t2t.reference import capture
+from t2t.runtime import Engine, Execution, as_plan, deserialize, origin_of
+from t2t.runtime.execution import ALIGNMENT, ready
+from tests.engines import Info, StandInEngine
+from tests.networks import RANGE, conv_relu, weights
+
+CPU = torch.device("cpu")
+F32 = torch.float32
+
+
+@pytest.fixture(scope="module")
+def plan():
+    builder = create_builder()
+    return build(conv_relu(builder), builder=builder, profiles=[RANGE])
+
+
+@pytest.fixture(scope="module")
+def program():
+    return capture(conv_relu(create_builder()))
+
+
+def conv_engine(program, **options):
+    inputs = [Info(info.name, info.dtype, tuple(info.shape)) for info in program.inputs]
+    outputs = [Info(info.name, info.dtype, tuple(info.shape)) for info in program.outputs]
+    return StandInEngine(inputs, outputs, program.run, [RANGE], **options)
+
+
+def unary(function, shape=(-1,), dtype=F32, **options):
+    unknown = options.pop("unknown", False)
+    profiles = [{"x": ((0,) * len(shape), (1,) * len(shape), (1000,) * len(shape))}]
+    return StandInEngine(
+        [Info("x", dtype, shape)],
+        [Info("y", options.pop("returns", dtype), shape, unknown=unknown)],
+        lambda tensors: {"y": function(tensors["x"])},
+        options.pop("profiles", profiles),
+        **options,
+    )
+
+
+def expected(x):
+    return torch.nn.functional.conv2d(x, torch.from_numpy(weights())).relu()
+
+
+def test_a_network_runs_on_given_memory(program):
+    execution = Execution(conv_engine(program), CPU)
+    for seed, batch in enumerate((1, 4, 2)):
+        x = torch.randn(batch, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+        kept = x.clone()
+        outputs = execution.run({"x": x})
+        torch.testing.assert_close(outputs["y"], expected(x), rtol=1e-5, atol=1e-5)
+        assert torch.equal(x, kept)
+
+
+def test_strided_and_grad_inputs(program):
+    execution = Execution(conv_engine(program), CPU)
+    x = torch.randn(2, 8, 8, 3).permute(0, 3, 1, 2).requires_grad_()
+    y = execution.run({"x": x})["y"]
+    torch.testing.assert_close(y, expected(x), rtol=1e-5, atol=1e-5)
+    assert not y.requires_grad
+
+
+def test_outputs_are_new_memory_each_time():
+    execution = Execution(unary(lambda x: x + 1), CPU)
+    first = execution.run({"x": torch.zeros(3)})["y"]
+    second = execution.run({"x": torch.ones(3)})["y"]
+    assert first.tolist() == [1, 1, 1]
+    assert second.tolist() == [2, 2, 2]
+
+
+def test_ten_threads_get_their_own_answers(program):
+    engine = conv_engine(program)
+    execution = Execution(engine, CPU)
+    inputs = [torch.full((1 + i % 4, 3, 8, 8), float(i)) for i in range(10)]
+    answers = [[] for _ in inputs]
+
+    def work(i):
+        for _ in range(5):
+            answers[i].append(execution.run({"x": inputs[i]})["y"])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for x, answer in zip(inputs, answers, strict=True):
+        assert len(answer) == 5
+        for y in answer:
+            torch.testing.assert_close(y, expected(x), rtol=1e-5, atol=1e-4)
+    assert 1 < len(engine.contexts) <= 10
+
+
+def test_one_caller_uses_one_context(program):
+    engine = conv_engine(program)
+    execution = Execution(engine, CPU)
+    for _ in range(5):
+        execution.run({"x": torch.zeros(1, 3, 8, 8)})
+    assert len(engine.contexts) == 1
+    assert engine.contexts[0].streams == [0] * 5
+
+
+def test_a_failed_context_is_not_used_again():
+    engine = unary(lambda x: x)
+    execution = Execution(engine, CPU)
+    execution.run({"x": torch.zeros(1)})
+    engine.contexts[0].fails = True
+    with pytest.raises(EngineError, match="the engine failed: TensorRT gave no reason"):
+        execution.run({"x": torch.zeros(1)})
+    assert execution.run({"x": torch.ones(1)})["y"].item() == 1
+    assert len(engine.contexts) == 2
+
+
+def test_no_memory_for_a_context():
+    execution = Execution(unary(lambda x: x, most_contexts=0), CPU)
+    with pytest.raises(EngineError, match="no execution context"):
+        execution.run({"x": torch.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({}, "input 'x' is missing"),
+        ({"x": torch.zeros(1, 3, 8, 8, dtype=torch.half)}, r"torch.float16, .* torch.float32"),
+        ({"x": torch.zeros(1, 3, 8)}, r"\(1, 3, 8\), the engine takes \(-1, 3, 8, 8\)"),
+        ({"x": torch.zeros(1, 3, 8, 9)}, r"\(1, 3, 8, 9\)"),
+        ({"x": torch.zeros(5, 3, 8, 8)}, r"no profile .*\(5, 3, 8, 8\).*\(4, 3, 8, 8\)"),
+        ({"x": torch.zeros(1, 3, 8, 8, device="meta")}, "on meta, not on cpu"),
+    ],
+)
+def test_inputs_are_checked(program, inputs, words):
+    with pytest.raises(ShapeError, match=words):
+        Execution(conv_engine(program), CPU).run(inputs)
+
+
+def test_the_profile_that_fits_is_taken():
+    profiles = [{"x": ((1,), (2,), (3,))}, {"x": ((4,), (8,), (16,))}]
+    engine = unary(lambda x: x * 2, profiles=profiles)
+    execution = Execution(engine, CPU)
+    for size, profile in ((2, 0), (9, 1), (3, 0)):
+        assert execution.run({"x": torch.ones(size)})["y"].tolist() == [2] * size
+        assert engine.contexts[0].active_optimization_profile == profile
+    with pytest.raises(ShapeError, match="no profile"):
+        execution.run({"x": torch.ones(17)})
+
+
+def test_empty_tensors_have_addresses():
+    execution = Execution(unary(lambda x: x + 1), CPU)
+    assert execution.run({"x": torch.zeros(0)})["y"].shape == (0,)
+
+
+def test_data_dependent_shapes():
+    engine = unary(lambda x: x[x > 0], unknown=True)
+    execution = Execution(engine, CPU)
+    first = execution.run({"x": torch.tensor([1.0, -1.0, 2.0])})["y"]
+    second = execution.run({"x": torch.tensor([3.0, 4.0, 5.0])})["y"]
+    third = execution.run({"x": torch.tensor([-3.0])})["y"]
+    assert first.tolist() == [1, 2]
+    assert second.tolist() == [3, 4, 5]
+    assert third.shape == (0,)
+    assert len(engine.contexts) == 1
+
+
+def test_data_dependent_shapes_of_small_types():
+    execution = Execution(unary(lambda x: x[x > 0] > 1, unknown=True, returns=torch.bool), CPU)
+    assert execution.run({"x": torch.tensor([1.0, 2.0])})["y"].tolist() == [False, True]
+
+
+def test_no_memory_for_a_data_dependent_output(monkeypatch):
+    engine = unary(lambda x: x[x > 0], unknown=True)
+    execution = Execution(engine, CPU)
+    execution.run({"x": torch.ones(2)})
+    monkeypatch.setattr("t2t.runtime.outputs._Growing.allocate", lambda _self, _size: 0)
+    with pytest.raises(EngineError, match="the engine failed"):
+        execution.run({"x": torch.ones(2)})
+
+
+def test_shape_inputs_and_outputs_lie_in_cpu_memory():
+    engine = StandInEngine(
+        [Info("x", F32, (-1,)), Info("size", torch.int64, (2,), on_host=True)],
+        [Info("y", F32, (-1, -1)), Info("count", torch.int64, (1,), on_host=True)],
+        lambda t: {"y": t["x"].reshape(t["size"].tolist()), "count": t["size"].prod().view(1)},
+        [{"x": ((1,), (4,), (9,)), "size": ((1, 1), (2, 2), (3, 3))}],
+    )
+    execution = Execution(engine, CPU)
+    outputs = execution.run({"x": torch.arange(6.0), "size": torch.tensor([2, 3])})
+    assert outputs["y"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert outputs["count"].tolist() == [6]
+    with pytest.raises(ShapeError, match=r"no profile.*\[1, 6\]"):
+        execution.run({"x": torch.arange(6.0), "size": torch.tensor([1, 6])})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8, torch.bfloat16])
+def test_types(dtype):
+    execution = Execution(unary(lambda x: x.flip(0), dtype=dtype), CPU)
+    x = torch.tensor([1, 0, 1, 1]).to(dtype)
+    assert torch.equal(execution.run({"x": x})["y"], x.flip(0))
+
+
+def test_ready_tensors_are_contiguous_and_have_memory():
+    x = torch.zeros(4, 6)
+    assert ready(x) is x
+    assert ready(x.t()).is_contiguous()
+    empty = ready(torch.zeros(0, 3))
+    assert empty.shape == (0, 3)
+    assert empty.untyped_storage().nbytes() >= ALIGNMENT
+
+
+def test_as_plan_shares_what_it_can():
+    data = bytearray(b"abc")
+    plan = as_plan(data)
+    data[0] = 0
+    assert plan.tolist() == [0, 98, 99]
+    assert as_plan(plan).data_ptr() == plan.data_ptr()
+    array = np.array([1, 2], np.uint8)
+    assert as_plan(array).tolist() == [1, 2]
+    assert as_plan(b"abc").tolist() == [97, 98, 99]
+
+
+@pytest.mark.parametrize("data", [b"", torch.zeros(3), torch.zeros(2, 2, dtype=torch.uint8)])
+def test_what_is_no_plan(data):
+    with pytest.raises(EngineError, match="plan"):
+        as_plan(data)
+
+
+def test_origin_is_read_from_the_plan(plan):
+    assert str(origin_of(as_plan(plan))) == f"tensorrt_rtx {backend.version()}"
+    head = bytearray(28)
+    head[:4], head[24:] = b"ftrt", bytes([10, 13, 3, 9])
+    assert str(origin_of(as_plan(head))) == "tensorrt 10.13.3.9"
+    assert origin_of(as_plan(b"ftrt")) is None
+    assert origin_of(as_plan(b"PK" * 20)) is None
+
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="speaks of machines without a GPU")
+
+
+@no_gpu
+def test_without_a_gpu_the_reason_is_given(plan):
+    engine = Engine(plan)
+    words = "built by tensorrt_rtx .* needs an NVIDIA GPU"
+    for _ in range(2):
+        with pytest.raises(EngineError, match=words):
+            engine.load(torch.device("cuda", 0))
+    assert "needs an NVIDIA GPU" in engine.why_not(torch.device("cuda"))
+    with pytest.raises(EngineError, match="these are on 'cpu'"):
+        engine.run({"x": torch.zeros(1, 3, 8, 8)})
+    with pytest.raises(EngineError, match="without inputs"):
+        engine.run({})
+
+
+@no_gpu
+def test_bytes_that_are_no_plan():
+    with pytest.raises(EngineError, match="no TensorRT plan"):
+        Engine(b"x" * 100).load(torch.device("cuda", 0))
+
+
+class Runtime:
+    """trt.Runtime of a machine with a GPU."""
+
+    validity = ("VALID", 0)
+    engine = None
+
+    def __init__(self, logger):
+        assert logger is not None
+
+    def get_engine_validity(self, data):
+        assert bytes(data[:4]) == b"vtrt"
+        return self.validity
+
+    def deserialize_cuda_engine(self, data):
+        assert len(data) > 28
+        return self.engine
+
+
+class Gpu:
+    """A pretended H100, and a TensorRT-RTX that answers as told."""
+
+    def __init__(self, monkeypatch, **answers):
+        diagnostics = {"VERSION_MISMATCH": 1, "UNSUPPORTED_CC": 2, "MALFORMED_ENGINE": 32}
+        module = SimpleNamespace(
+            Runtime=type("Told", (Runtime,), answers),
+            EngineValidity=SimpleNamespace(INVALID="INVALID"),
+            EngineInvalidityDiagnostics=SimpleNamespace(**diagnostics),
+        )
+        monkeypatch.setattr("t2t.runtime.plans.trt", module)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H100")
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (1, ["VERSION_MISMATCH: it was built by another version"]),
+        (2, ["UNSUPPORTED_CC: it was not built for this GPU"]),
+        (34, ["UNSUPPORTED_CC", "MALFORMED_ENGINE"]),
+        (0, ["diagnostics 0"]),
+        (4096, ["diagnostics 4096"]),
+    ],
+)
+def test_diagnostics_are_told_by_name(plan, monkeypatch, bits, words):
+    Gpu(monkeypatch, validity=("INVALID", bits))
+    older = bytearray(plan)
+    older[25] = 6
+    with pytest.raises(EngineError) as caught:
+        deserialize(as_plan(older), torch.device("cuda", 0))
+    text = str(caught.value)
+    for word in [*words, "Built by tensorrt_rtx 1.6.", f"here: tensorrt_rtx {backend.version()}"]:
+        assert word in text
+    assert "NVIDIA H100 (compute capability 9.0)" in text
+
+
+def test_an_engine_that_does_not_load_names_both_sides(plan, monkeypatch):
+    Gpu(monkeypatch)
+    with pytest.raises(EngineError, match=r"cannot run here: TensorRT gave no reason. Built by"):
+        deserialize(as_plan(plan), torch.device("cuda", 0))
+
+
+def test_a_plan_of_a_backend_that_is_not_installed(monkeypatch):
+    Gpu(monkeypatch)
+    monkeypatch.setattr(backend, "is_installed", lambda name: name != "tensorrt")
+    head = bytearray(64)
+    head[:4], head[24:28] = b"ftrt", bytes([10, 13, 3, 9])
+    with pytest.raises(EngineError, match=r"built by tensorrt 10.13.3.9: .*not installed"):
+        deserialize(as_plan(head), torch.device("cuda", 0))
+
+
+def test_a_loaded_engine_is_kept_for_its_device(plan, program, monkeypatch):
+    stand_in = conv_engine(program)
+    monkeypatch.setattr("t2t.runtime.engine.deserialize", lambda *_: stand_in)
+    engine = Engine(plan)
+    first = engine.load(torch.device("cuda", 0)) if torch.cuda.is_available() else None
+    loaded = []
+    monkeypatch.setattr(Engine, "_try", lambda _self, device: loaded.append(device) or device)
+    engine.release()
+    for index in (0, 1, 0):
+        engine.load(torch.device("cuda", index))
+    assert [device.index for device in loaded] == [0, 1]
+    engine.release()
+    engine.load(torch.device("cuda", 0))
+    assert len(loaded) == 3
+    assert first is None or first.inputs[0].name == "x"
+
+
+def test_copies_and_pickles_take_the_plan_along(plan):
+    engine = Engine(plan)
+    engine.why_not(torch.device("cuda"))
+    assert copy.deepcopy(engine).plan.data_ptr() == engine.plan.data_ptr()
+    assert copy.copy(engine).plan.data_ptr() == engine.plan.data_ptr()
+    restored = pickle.loads(pickle.dumps(engine))
+    assert bytes(restored.plan.numpy()) == plan
+    assert "built by tensorrt_rtx" in repr(restored)
