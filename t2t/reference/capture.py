@@ -1,0 +1,177 @@
+"""Reads a finished TensorRT network back into plain data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from t2t import backend
+from t2t.backend import trt
+from t2t.errors import UnsupportedLayerError
+from t2t.reference.datatypes import torch_dtype
+from t2t.reference.layer import Layer, TensorInfo
+from t2t.reference.program import Program
+from t2t.reference.registry import spec_of
+from t2t.reference.weights import read_weights
+
+__all__ = ["capture"]
+
+# LayerType's names that do not become a class by the rule "I" + CamelCase + "Layer".
+_CLASSES = {
+    "LRN": "ILRNLayer",
+    "TOPK": "ITopKLayer",
+    "NMS": "INMSLayer",
+    "PARAMETRIC_RELU": "IParametricReLULayer",
+    "RAGGED_SOFTMAX": "IRaggedSoftMaxLayer",
+    "SOFTMAX": "ISoftMaxLayer",
+    "ELEMENTWISE": "IElementWiseLayer",
+    "CONDITIONAL_INPUT": "IIfConditionalInputLayer",
+    "CONDITIONAL_OUTPUT": "IIfConditionalOutputLayer",
+    "KV_CACHE_UPDATE": "IKVCacheUpdateLayer",
+    "MOE": "IMoELayer",
+}
+# An assertion has no output, yet the network is only right where it holds.
+_ALWAYS = ("ASSERTION",)
+# Layers that come and go together: the trip limits of a loop, the condition of a conditional.
+_GROUPS = ("loop", "conditional")
+
+
+def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Program:
+    """Read a network into a Program that runs without TensorRT.
+
+    Weights are not copied: they share the memory given to TensorRT when the layers were added.
+    The program keeps the network, and so numpy arrays given to it, alive; memory that was given
+    by its address must be kept by whoever owns it, or its tensor be given in ``constants``.
+
+    Args:
+        network: an INetworkDefinition, of TensorRT or TensorRT-RTX.
+        constants: tensors by layer name, used instead of the weights of constant layers; for
+            the weights of other layers the key is "<layer name>.kernel" and so on.
+
+    Raises:
+        UnsupportedLayerError: a layer is of an unknown kind, or its weights cannot be read.
+    """
+    version = f"{backend.name()} {backend.version()}"
+    given = constants or {}
+    raw = [_readable(network.get_layer(index), version) for index in range(network.num_layers)]
+    inputs = [_info(network.get_input(index)) for index in range(network.num_inputs)]
+    outputs = [_info(network.get_output(index)) for index in range(network.num_outputs)]
+    found = [_Found(layer, kind, version) for layer, kind in raw]
+    needed = _needed(found, [info.name for info in outputs])
+    layers = [entry.layer(given) for entry in found if entry.name in needed]
+    return Program(inputs, outputs, layers, version, owner=network)
+
+
+def _info(tensor: Any) -> TensorInfo:
+    return TensorInfo(tensor.name, torch_dtype(tensor.dtype.name), tuple(tensor.shape))
+
+
+def _readable(layer: Any, version: str) -> tuple[Any, str]:
+    """Turn TensorRT's anonymous layer into one of its own class; a wrong class would crash."""
+    kind = layer.type.name
+    camel = "".join(part.capitalize() for part in kind.split("_"))
+    name = _CLASSES.get(kind, f"I{camel}Layer")
+    if not hasattr(trt, name):
+        raise UnsupportedLayerError(
+            f"layer {layer.name!r} is of kind {kind}, which cannot be read ({version})"
+        )
+    layer.__class__ = getattr(trt, name)
+    return layer, kind
+
+
+class _Found:
+    """A layer of the network and what is known of it before its weights are read."""
+
+    def __init__(self, layer: Any, kind: str, version: str) -> None:
+        self.raw = layer
+        self.kind = kind
+        self.name = layer.name
+        self._version = version
+        tensors = [layer.get_input(index) for index in range(layer.num_inputs)]
+        self.inputs = tuple(None if tensor is None else tensor.name for tensor in tensors)
+        self._outputs = [layer.get_output(index) for index in range(layer.num_outputs)]
+        self.outputs = tuple(tensor.name for tensor in self._outputs)
+        self.group = next(
+            ((key, getattr(layer, key).name) for key in _GROUPS if hasattr(layer, key)), None
+        )
+
+    def layer(self, constants: Mapping[str, Tensor]) -> Layer:
+        """Read the attributes and weights."""
+        spec = spec_of(self.kind, self.name, self._version)
+        attributes = {
+            name: _attribute(self.raw, name)
+            for name in spec.attributes
+            if hasattr(type(self.raw), name)
+        }
+        if self.group is not None:
+            attributes[self.group[0]] = self.group[1]
+        if spec.read is not None:
+            attributes.update(spec.read(self.raw))
+        weights = {name: read_weights(self.raw, name, constants) for name in spec.weights}
+        return Layer(
+            kind=self.kind,
+            name=self.name,
+            attributes=attributes,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            types=tuple(tensor.dtype.name for tensor in self._outputs),
+            shapes=tuple(_shape(tensor) for tensor in self._outputs),
+            weights={name: value for name, value in weights.items() if value is not None},
+            metadata=self.raw.metadata,
+        )
+
+
+def _shape(tensor: Any) -> tuple[int, ...] | None:
+    with contextlib.suppress(RuntimeError, ValueError, TypeError):
+        return tuple(tensor.shape)
+    return None
+
+
+def _attribute(raw: Any, name: str) -> Any:
+    """Read an attribute; newer TensorRT raises where one is unset, older returns junk."""
+    try:
+        return plain(getattr(raw, name))
+    except RuntimeError:
+        return None
+
+
+def plain(value: Any) -> Any:
+    """Give an attribute as JSON has it: enums by name, dims as a list, None where invalid."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if hasattr(type(value), "__members__"):
+        return value.name
+    try:
+        return [int(value[index]) for index in range(len(value))]
+    except (RuntimeError, ValueError, TypeError):
+        return None
+
+
+def _needed(found: Sequence[_Found], outputs: Sequence[str]) -> set[str]:
+    """Find the layers that an output depends on."""
+    makers = {name: entry for entry in found for name in entry.outputs}
+    groups: dict[tuple[str, str], list[_Found]] = {}
+    for entry in found:
+        if entry.group is not None:
+            groups.setdefault(entry.group, []).append(entry)
+    pending = [makers[name] for name in outputs if name in makers]
+    pending += [entry for entry in found if entry.kind in _ALWAYS]
+    needed: set[str] = set()
+    while pending:
+        entry = pending.pop()
+        if entry.name in needed:
+            continue
+        needed.add(entry.name)
+        pending += [makers[name] for name in entry.inputs if name in makers]
+        if entry.group is not None:
+            pending += [
+                member
+                for member in groups[entry.group]
+                if member.kind in ("TRIP_LIMIT", "CONDITION")
+            ]
+    return needed

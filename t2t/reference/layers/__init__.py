@@ -1,0 +1,34 @@
+"""TensorRT's layer kinds, a file for each family; importing this package registers them all."""
+
+from __future__ import annotations
+
+from t2t.reference.layers import (  # noqa: F401  each registers its layers
+    activation,
+    attention,
+    cast,
+    constant,
+    control,
+    convolution,
+    elementwise,
+    fill,
+    gather,
+    matrix,
+    normalization,
+    pooling,
+    quantization,
+    reduction,
+    resize,
+    sampling,
+    scale,
+    selection,
+    sequence,
+    shuffle,
+    slicing,
+    softmax,
+)
+from t2t.reference.registry import kinds
+
+__all__ = ["KINDS"]
+
+KINDS = kinds()
+"""Every kind of layer that the reference executor reads and runs."""

@@ -1,0 +1,55 @@
+"""Scale and local response normalization."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from t2t.reference.datatypes import wide
+from t2t.reference.layer import Ready
+from t2t.reference.registry import Kernel, layer
+
+
+@layer("SCALE", "mode", "channel_axis", weights=("shift", "scale", "power"))
+def scale(ready: Ready) -> Kernel:
+    """(x * scale + shift) ** power, with one value in all, one a channel, or one an element."""
+    mode, axis = ready.attributes["mode"], ready.attributes["channel_axis"]
+    weights = {name: wide(value) for name, value in ready.weights.items()}
+    dtype = ready.dtype
+    channels = mode == "CHANNEL" and set(weights) == {"shift", "scale"}
+
+    def shaped(x: Tensor, name: str) -> Tensor:
+        value = weights[name]
+        if mode == "UNIFORM":
+            return value.reshape(())
+        if mode == "ELEMENTWISE":
+            return value.reshape(x.shape[axis:])
+        return value.reshape(-1, *[1] * (x.dim() - axis - 1))
+
+    def kernel(x: Tensor) -> Tensor:
+        result = wide(x)
+        if channels and axis == 1:
+            # Batch norm of mean 0 and variance 1 is x * scale + shift in one pass.
+            mean = torch.zeros_like(weights["shift"])
+            result = F.batch_norm(
+                result, mean, mean + 1, weights["scale"], weights["shift"], training=False, eps=0.0
+            )
+            return result.to(dtype)
+        if "scale" in weights:
+            result = result * shaped(x, "scale")
+        if "shift" in weights:
+            result = result + shaped(x, "shift")
+        if "power" in weights:
+            result = result ** shaped(x, "power")
+        return result.to(dtype)
+
+    return kernel
+
+
+@layer("LRN", "window_size", "alpha", "beta", "k")
+def lrn(ready: Ready) -> Kernel:
+    """Any shape: x / (k + alpha / window * sum of squares over the window of channels) ** beta."""
+    a, dtype = ready.attributes, ready.dtype
+    size, alpha, beta, k = a["window_size"], a["alpha"], a["beta"], a["k"]
+    return lambda x: F.local_response_norm(wide(x), size, alpha, beta, k).to(dtype)

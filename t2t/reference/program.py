@@ -1,0 +1,147 @@
+"""A finished network as plain data that runs in PyTorch, anywhere."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from t2t.errors import CheckpointError, ShapeError
+from t2t.reference import state
+from t2t.reference.executor import Executor
+from t2t.reference.layer import Layer, TensorInfo
+
+__all__ = ["Program"]
+
+
+class Program:
+    """A network read back from TensorRT; `run` executes it by TensorRT's definitions.
+
+    It needs no TensorRT to run, never changes its weights or the caller's inputs, and may be
+    run from several threads at once.
+
+    Attributes:
+        inputs: the network's inputs, in its order.
+        outputs: the network's outputs, in its order.
+        layers: every layer that an output needs, in the network's order.
+        version: name and version of the TensorRT that made it, "tensorrt_rtx 1.7.1.116".
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        layers: Sequence[Layer],
+        version: str,
+        owner: object = None,
+    ) -> None:
+        """Take the parts; ``owner`` keeps the memory that the weights may share alive."""
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.layers = tuple(layers)
+        self.version = version
+        self._owner = owner
+        self._executors: dict[torch.device, Executor] = {}
+        self._lock = threading.Lock()
+
+    def run(
+        self,
+        inputs: Sequence[Tensor] | Mapping[str, Tensor],
+        watch: Callable[[Layer, tuple[Tensor, ...]], None] | None = None,
+    ) -> dict[str, Tensor]:
+        """Run the network on CPU or CUDA, where the inputs are.
+
+        Args:
+            inputs: tensors in the order of ``self.inputs``, or by name.
+            watch: called with each layer and its outputs after it has run (more than once
+                for a layer inside a loop); it must neither change nor keep the tensors.
+
+        Returns:
+            The outputs by name, on the inputs' device, in memory of their own.
+
+        Raises:
+            ShapeError: an input is missing, unknown, or of another dtype or shape.
+        """
+        given = self._checked(inputs)
+        devices = {tensor.device for tensor in given.values()}
+        if len(devices) > 1:
+            raise ShapeError(f"the inputs are on several devices: {sorted(map(str, devices))}")
+        device = devices.pop() if devices else torch.device("cpu")
+        with torch.no_grad():
+            return self._executor(device).run(given, watch)
+
+    def _checked(self, inputs: Sequence[Tensor] | Mapping[str, Tensor]) -> dict[str, Tensor]:
+        names = [info.name for info in self.inputs]
+        if isinstance(inputs, Mapping):
+            given = dict(inputs)
+            missing = [name for name in names if name not in given]
+            extra = [name for name in given if name not in names]
+            if missing or extra:
+                raise ShapeError(f"inputs missing: {missing}, unknown: {extra}; expected: {names}")
+        else:
+            if len(inputs) != len(names):
+                raise ShapeError(f"{len(inputs)} inputs given, expected {len(names)}: {names}")
+            given = dict(zip(names, inputs, strict=True))
+        for info in self.inputs:
+            _check(info, given[info.name])
+        return given
+
+    def _executor(self, device: torch.device) -> Executor:
+        with self._lock:
+            if device not in self._executors:
+                self._executors[device] = Executor(
+                    self.inputs, self.outputs, self.layers, self.version, device
+                )
+            return self._executors[device]
+
+    def to_state(self) -> dict[str, Tensor | str]:
+        """Give the program as one JSON string and tensors, without copying a weight.
+
+        The entries are "program" and "weights.<i>"; torch.load reads them back with
+        ``weights_only=True``.
+        """
+        return state.to_state(self.inputs, self.outputs, self.layers, self.version)
+
+    @classmethod
+    def from_state(cls, entries: Mapping[str, Tensor | str]) -> Program:
+        """Make a program of what `to_state` gave.
+
+        Raises:
+            CheckpointError: the entries are damaged or of a newer format.
+        """
+        return cls(*state.from_state(entries))
+
+    def save(self, path: str | Path) -> None:
+        """Write the program to a file of about the weights' size."""
+        torch.save(self.to_state(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Program:
+        """Read what `save` wrote; CheckpointError when the file holds something else."""
+        try:
+            entries = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise CheckpointError(f"{path} is no saved program: {error}") from error
+        return cls.from_state(entries)
+
+    def __repr__(self) -> str:
+        return (
+            f"Program({len(self.layers)} layers, "
+            f"{', '.join(info.name for info in self.inputs)} -> "
+            f"{', '.join(info.name for info in self.outputs)})"
+        )
+
+
+def _check(info: TensorInfo, tensor: Tensor) -> None:
+    fits = len(tensor.shape) == len(info.shape) and all(
+        want in (-1, have) for want, have in zip(info.shape, tensor.shape, strict=True)
+    )
+    if tensor.dtype != info.dtype or not fits:
+        raise ShapeError(
+            f"input {info.name!r}: expected {info.dtype} of shape {info.shape}, "
+            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
