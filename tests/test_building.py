@@ -12,8 +12,8 @@ from rich.progress import Progress
 from t2t import backend
 from t2t.backend import trt
 from t2t.building import build, built_for, create_builder
+from t2t.building.progress import Phases, shown
 from t2t.errors import BuildError
-from t2t.progress import Phases, shown
 from tests.networks import RANGE, conv_relu
 
 
@@ -99,7 +99,7 @@ def test_wrong_profiles_are_named(builder, ranges, words):
 
 
 def test_a_profile_that_tensorrt_refuses_is_an_error(builder, monkeypatch):
-    monkeypatch.setattr("t2t.building._check_range", lambda *_: None)
+    monkeypatch.setattr("t2t.building.builder._check_range", lambda *_: None)
     ranges = {"x": ((3, 3, 8, 8), (2, 3, 8, 8), (4, 3, 8, 8))}
     with pytest.raises(BuildError, match=r"profile 0: IOptimizationProfile.*MIN<=OPT<=MAX"):
         plan(builder, profiles=[ranges])

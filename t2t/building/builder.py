@@ -12,8 +12,8 @@ import torch
 
 from t2t import backend
 from t2t.backend import trt
+from t2t.building.progress import interruptible, monitor, shown
 from t2t.errors import BuildError
-from t2t.progress import interruptible, monitor, shown
 
 __all__ = ["Profile", "Range", "build", "built_for", "create_builder"]
 

@@ -1,0 +1,391 @@
+"""TRTModule: running, saving and loading, copying, and what it says when something is wrong."""
+
+import copy
+import io
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from t2t import backend
+from t2t.building import build, create_builder
+from t2t.errors import CheckpointError, EngineError, ShapeError
+from t2t.module import ReferenceExecutionWarning, TRTModule
+from t2t.reference import capture
+from t2t.runtime import Engine, Execution
+from t2t.signature import Signature, TensorSpec, flatten
+from tests.engines import Info, StandInEngine
+from tests.networks import RANGE, conv_relu, weights
+
+X = TensorSpec("x", torch.float32, (-1, 3, 8, 8), *RANGE["x"])
+Y = TensorSpec("y", torch.float32, (-1, 4, 6, 6))
+TENSOR = torch.zeros(1)
+SIGNATURE = Signature(
+    (X,),
+    (Y,),
+    flatten(((TENSOR,), {"scale": 1}))[1],
+    flatten({"out": [TENSOR, None], "name": "conv"})[1],
+    parameters=("x", "scale"),
+)
+DETAILS = {"precision": "fp32", "compute_capabilities": ["8.9"]}
+
+
+@pytest.fixture(scope="module")
+def parts():
+    builder = create_builder()
+    network = conv_relu(builder)
+    return build(network, builder=builder, profiles=[RANGE]), capture(network)
+
+
+@pytest.fixture
+def module(parts):
+    plan, program = parts
+    return TRTModule(plan, SIGNATURE, program, details=DETAILS)
+
+
+@pytest.fixture
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceExecutionWarning)
+        yield
+
+
+@pytest.fixture
+def on_gpu(monkeypatch, parts):
+    """Let every engine run as if the CPU were a GPU that can."""
+    program = parts[1]
+    engine = StandInEngine(
+        [Info("x", X.dtype, X.shape)], [Info("y", Y.dtype, Y.shape)], program.run, [RANGE]
+    )
+    execution = Execution(engine, torch.device("cpu"))
+    monkeypatch.setattr(Engine, "load", lambda _self, _device: execution)
+    return engine
+
+
+def expected(x):
+    return torch.nn.functional.conv2d(x, torch.from_numpy(weights())).relu()
+
+
+def check(module, batch=2):
+    for seed in (0, 1):
+        x = torch.randn(batch, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+        result = module(x, scale=1)
+        assert list(result) == ["out", "name"]
+        assert result["name"] == "conv"
+        assert result["out"][1] is None
+        torch.testing.assert_close(result["out"][0], expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_gpu_the_program_runs_and_says_so_once(module):
+    x = torch.ones(1, 3, 8, 8)
+    with pytest.warns(ReferenceExecutionWarning, match=r"PyTorch .*not in TensorRT.*'cpu'") as seen:
+        module(x, scale=1)
+    assert seen[0].filename == __file__
+    check(module)  # warnings are errors here
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_the_engine_runs_where_it_can(module):
+    check(module)
+    assert module(scale=1, x=torch.zeros(1, 3, 8, 8))["out"][0].shape == (1, 4, 6, 6)
+    assert module(torch.zeros(1, 3, 8, 8), 1)["out"][0].shape == (1, 4, 6, 6)
+
+
+def test_ten_threads_on_one_module(module, on_gpu):
+    inputs = [torch.full((1 + i % 4, 3, 8, 8), float(i)) for i in range(10)]
+    answers = [None] * 10
+
+    def work(i):
+        for _ in range(3):
+            answers[i] = module(inputs[i], scale=1)["out"][0]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for x, y in zip(inputs, answers, strict=True):
+        torch.testing.assert_close(y, expected(x), rtol=1e-5, atol=1e-4)
+    assert on_gpu.contexts
+
+
+def test_an_engine_that_fails_is_not_replaced_in_silence(module, on_gpu):
+    module(torch.zeros(1, 3, 8, 8), scale=1)
+    on_gpu.contexts[0].fails = True
+    with pytest.raises(EngineError, match="the engine failed"):
+        module(torch.zeros(1, 3, 8, 8), scale=1)
+
+
+def test_with_neither_engine_nor_program(parts):
+    with pytest.raises(EngineError, match=r"'cpu'; nor is there a program"):
+        TRTModule(parts[0], SIGNATURE)(torch.zeros(1, 3, 8, 8), scale=1)
+    with pytest.raises(EngineError, match="empty"):
+        TRTModule()(TENSOR)
+    with pytest.raises(EngineError, match="no engine to save"):
+        TRTModule(program=parts[1]).save_engine("unused")
+    with pytest.raises(ValueError, match="signature"):
+        TRTModule(parts[0])
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_program_alone_takes_tensors_in_order(parts):
+    module = TRTModule(program=parts[1])
+    x = torch.ones(1, 3, 8, 8)
+    torch.testing.assert_close(module(x), expected(x), rtol=1e-5, atol=1e-5)
+    assert module.input_names == ["x"]
+    assert "program: 2 layers" in repr(module)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((torch.zeros(5, 3, 8, 8),), {"scale": 1}, r"\(5, 3, 8, 8\).*must be 1\.\.4"),
+        ((torch.zeros(1, 3, 8, 8).double(),), {"scale": 1}, "float64"),
+        ((torch.zeros(1, 3, 8, 8),), {"scale": 2}, "was 1 when the module was converted and is 2"),
+        ((None,), {"scale": 1}, "expected a tensor, got None"),
+        ((), {"scale": 1}, "1 positional"),
+    ],
+)
+def test_wrong_inputs(module, args, kwargs, words):
+    with pytest.raises(ShapeError, match=words):
+        module(*args, **kwargs)
+
+
+def test_inputs_on_several_devices(parts):
+    two = Signature.flat([X, TensorSpec("z", torch.float32, (1,))], [Y])
+    with pytest.raises(ShapeError, match=r"several devices: \['cpu', 'meta'\]"):
+        TRTModule(parts[0], two)(torch.zeros(1, 3, 8, 8), torch.zeros(1, device="meta"))
+
+
+def saved(module, **options):
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True, **options)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_checkpoint_holds_everything(module):
+    loaded = TRTModule()
+    loaded.load_state_dict(saved(module))
+    check(loaded)
+    assert loaded.signature == module.signature
+    assert loaded.details == module.details
+    assert loaded.details["backend"] == "tensorrt_rtx"
+    assert loaded.details["backend_version"] == backend.version()
+    assert loaded.details["precision"] == "fp32"
+    assert torch.equal(loaded.engine.plan, module.engine.plan)
+    assert loaded.input_names == ["x"]
+    assert loaded.output_names == ["y"]
+
+
+def test_a_checkpoint_is_the_plan_a_text_and_the_program(module):
+    state = module.state_dict()
+    assert state["engine"].dtype == torch.uint8
+    assert state["engine"].data_ptr() == module.engine.plan.data_ptr()
+    assert json.loads(state["metadata"])["format"] == 1
+    assert all(key.startswith("program.") for key in set(state) - {"engine", "metadata"})
+
+
+@pytest.mark.usefixtures("quiet")
+def test_files_can_be_mapped_instead_of_read(module, tmp_path):
+    torch.save(module.state_dict(), tmp_path / "module.pth")
+    loaded = TRTModule()
+    loaded.load_state_dict(torch.load(tmp_path / "module.pth", weights_only=True, mmap=True))
+    check(loaded)
+
+
+class Larger(torch.nn.Module):
+    def __init__(self, converted):
+        super().__init__()
+        self.head = torch.nn.Linear(6, 2)
+        self.converted = converted
+
+    def forward(self, x):
+        return self.head(self.converted(x, scale=1)["out"][0])
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_part_of_a_larger_module(module):
+    larger, again = Larger(module), Larger(TRTModule())
+    state = saved(larger)
+    assert "converted.metadata" in state
+    result = again.load_state_dict(state)
+    assert not result.missing_keys
+    assert not result.unexpected_keys
+    x = torch.ones(2, 3, 8, 8)
+    torch.testing.assert_close(again(x), larger(x))
+
+
+def test_strict_and_not(module):
+    state = saved(Larger(module))
+    extra = {**state, "converted.extra": TENSOR}
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*converted\.extra"):
+        Larger(TRTModule()).load_state_dict(extra)
+    assert Larger(TRTModule()).load_state_dict(extra, strict=False).unexpected_keys == [
+        "converted.extra"
+    ]
+    without = {name: value for name, value in state.items() if name.startswith("head")}
+    with pytest.raises(RuntimeError, match=r"Missing key.*converted\.metadata"):
+        Larger(TRTModule()).load_state_dict(without)
+    kept = Larger(module)
+    result = kept.load_state_dict(without, strict=False)
+    assert result.missing_keys == ["converted.metadata"]
+    assert kept.converted.input_names == ["x"]
+
+
+def change(name, function):
+    def apply(state):
+        state[name] = function(state[name])
+
+    return apply
+
+
+def flip(plan):
+    plan = plan.clone()
+    plan[1000] ^= 1
+    return plan
+
+
+def edit(**fields):
+    return change("metadata", lambda text: json.dumps({**json.loads(text), **fields}))
+
+
+DAMAGE = {
+    "bit": (change("engine", flip), "CRC-32"),
+    "cut": (change("engine", lambda plan: plan[:-1]), "bytes"),
+    "empty engine": (change("engine", lambda plan: plan[:0]), "empty"),
+    "no engine": (lambda state: state.pop("engine"), "no tensor"),
+    "engine dtype": (change("engine", lambda plan: plan.float()), "uint8"),
+    "engine type": (change("engine", bytes), "no tensor"),
+    "no metadata": (lambda state: state.pop("metadata"), "no checkpoint of a converted module"),
+    "metadata type": (change("metadata", len), "no checkpoint"),
+    "metadata cut": (change("metadata", lambda text: text[:-9]), "damaged"),
+    "metadata other": (change("metadata", lambda _: "[1]"), "damaged"),
+    "newer": (edit(format=99, writer="t2t 9.0"), r"format 99, written by t2t 9.0.*update"),
+    "format": (edit(format="a"), "damaged"),
+    "signature": (edit(signature={}), "signature"),
+    "details": (edit(details=3), "damaged"),
+    "plan": (edit(plan={}), "damaged"),
+    "program gone": (lambda state: state.pop("program.program"), "program"),
+    "program cut": (change("program.program", lambda text: text[:-9]), "program"),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_an_error_and_changes_nothing(module, damage, words):
+    state = dict(saved(module))
+    damage(state)
+    before = module._converted
+    with pytest.raises(CheckpointError, match=words):
+        module.load_state_dict(state)
+    assert module._converted is before
+    check(module)
+
+
+@pytest.mark.parametrize("key", ["bit", "newer", "program cut"])
+def test_damage_in_a_part_of_a_larger_module(module, key):
+    damage, words = DAMAGE[key]
+    state = dict(module.state_dict())
+    damage(state)
+    larger = Larger(TRTModule())
+    state = {f"converted.{name}": value for name, value in state.items()}
+    with pytest.raises(CheckpointError, match=words):
+        larger.load_state_dict(state, strict=False)
+    assert "empty" in repr(larger)
+
+
+def test_a_program_of_another_module(module, parts):
+    other = Signature.flat([TensorSpec("other", torch.float32, (1,))], [Y])
+    state = TRTModule(parts[0], other).state_dict()
+    mixed = {**module.state_dict(), "engine": state["engine"]}
+    data = json.loads(state["metadata"])
+    mixed["metadata"] = json.dumps({**data, "program": True})
+    with pytest.raises(CheckpointError, match="the program has"):
+        TRTModule().load_state_dict(mixed)
+
+
+def test_foreign_checkpoints():
+    old = {"engine": TENSOR, "input_names": ["x"], "output_names": ["y"]}
+    with pytest.raises(CheckpointError, match="torch2trt"):
+        TRTModule().load_state_dict(old)
+    with pytest.raises(CheckpointError, match=r"entries \['weight', 'bias'\]"):
+        TRTModule().load_state_dict(torch.nn.Linear(1, 1).state_dict())
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        copy.copy,
+        lambda module: pickle.loads(pickle.dumps(module)),
+        lambda module: module.half(),
+        lambda module: module.double().to("meta").train(),
+        lambda module: torch.nn.Sequential(OrderedDict(only=module)).half()[0],
+    ],
+)
+def test_copies_and_moves(module, copied):
+    plan = bytes(module.engine.plan.numpy())
+    result = copied(module)
+    assert bytes(result.engine.plan.numpy()) == plan
+    assert result.engine.plan.device.type == "cpu"
+    check(result)
+
+
+def test_deep_copies_share_the_plan(module):
+    assert copy.deepcopy(module).engine.plan.data_ptr() == module.engine.plan.data_ptr()
+
+
+def test_save_engine(module, parts, tmp_path):
+    module.save_engine(tmp_path / "net.engine")
+    assert (tmp_path / "net.engine").read_bytes() == parts[0]
+
+
+def test_repr(module):
+    text = repr(module)
+    for line in (
+        "inputs: x: float32 (1..4, 3, 8, 8)",
+        "outputs: y: float32 (?, 4, 6, 6)",
+        f"MB of tensorrt_rtx {backend.version()}",
+        "program: 2 layers",
+        "precision: fp32",
+        "compute_capabilities: ['8.9']",
+    ):
+        assert line in text
+    assert "empty" in repr(TRTModule())
+
+
+NO_TENSORRT = """
+import sys, warnings
+import torch
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("tensorrt"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+from t2t.module import ReferenceExecutionWarning, TRTModule
+module = TRTModule()
+module.load_state_dict(torch.load(sys.argv[1], weights_only=True))
+warnings.simplefilter("ignore", ReferenceExecutionWarning)
+assert module(torch.ones(1, 3, 8, 8), scale=1)["out"][0].shape == (1, 4, 6, 6)
+assert not any(name.startswith("tensorrt") for name in sys.modules)
+repr(module)
+"""
+
+
+def test_loading_and_running_need_no_tensorrt(module, tmp_path):
+    path = tmp_path / "module.pth"
+    torch.save(module.state_dict(), path)
+    command = [sys.executable, "-W", "error", "-c", NO_TENSORRT, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
