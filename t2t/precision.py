@@ -1,4 +1,4 @@
-"""Which floating type a layer computes in: torch's own, or half under ``fp16=True``/``bf16=True``."""
+"""Which floating type a layer computes in: torch's own, or half under ``fp16=True``."""
 
 from __future__ import annotations
 

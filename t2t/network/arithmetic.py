@@ -86,7 +86,7 @@ class Arithmetic(NetworkCore):
         else_input: TensorLike,
         dtype: torch.dtype | None = None,
     ) -> NetworkTensor:
-        """Add an ISelectLayer: ``then_input`` where the bool ``condition`` holds; ranks are aligned."""
+        """Add an ISelectLayer: ``then_input`` where ``condition`` holds; ranks are aligned."""
         rank = max(_rank(x) for x in (condition, then_input, else_input))
         chosen = self.aligned([then_input, else_input], dtype)
         then_tensor, else_tensor = (self.tensor(x, rank=rank) for x in chosen)

@@ -1,4 +1,4 @@
-"""The network under construction: how layers are added, checked, named; tensors, constants, casts."""
+"""The network under construction: how layers are added, checked and named."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ class NetworkCore:
 
     @property
     def output(self) -> Any:
-        """What torch answered: a fake tensor (its shape, perhaps symbolic, and dtype), or several."""
+        """What torch answered: a fake tensor (its shape may be symbolic), or several."""
         return self._operation.output
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Give the dtype in which the operation in progress computes what torch has as ``dtype``."""
+        """Give the dtype in which the operation computes what torch has as ``dtype``."""
         if dtype == torch.float64:
             dtype = torch.float32
         return self._operation.dtypes.get(dtype, dtype)
@@ -141,7 +141,7 @@ class NetworkCore:
         return layer
 
     def result(self, layer: Any, index: int = 0) -> NetworkTensor:
-        """Give an output of a layer, named after it; TensorRT checks the layer when asked for it."""
+        """Give an output of a layer, named after it; its shape is inferred, so checked, here."""
         tensor: NetworkTensor = layer.get_output(index)
         shape(tensor)
         tensor.name = layer.name if index == 0 else f"{layer.name}:{index}"
@@ -211,7 +211,7 @@ class NetworkCore:
         raise NotImplementedError
 
     def cast(self, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
-        """Give a network tensor in another dtype; itself where it has it, one cast for all users."""
+        """Give a network tensor in another dtype; there is one cast for all users."""
         data_type = dtypes.to_trt(dtype)
         if x.dtype == data_type:
             return x

@@ -103,7 +103,7 @@ class Movement(Sizes):
     def add_concatenation(
         self, inputs: Sequence[TensorLike], axis: int, dtype: torch.dtype | None = None
     ) -> NetworkTensor:
-        """Add an IConcatenationLayer along a non-negative axis; one input is given back as it is."""
+        """Add an IConcatenationLayer along a non-negative axis; a single input is given back."""
         tensors = [self.tensor(x, dtype) for x in inputs]
         if len(tensors) == 1:
             return tensors[0]

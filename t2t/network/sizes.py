@@ -56,7 +56,7 @@ class Sizes(NetworkCore):
         return self.result(layer)
 
     def size(self, size: Any) -> NetworkTensor:
-        """Give a symbolic number as a network tensor of shape (1,): int64, or float32 for floats."""
+        """Give a symbolic number as a network tensor of shape (1,): int64 or, if real, float32."""
         return self._emit(expression(size))
 
     def scalar(self, x: Any) -> NetworkTensor:

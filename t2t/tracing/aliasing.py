@@ -30,10 +30,19 @@ class Storage:
     Attributes:
         writes: how many writes the trace has recorded.
         version: torch's own count of writes, which must not move without a recorded one.
+        pending: recorded writes that torch may still count, after the operator returns.
     """
 
     version: int
     writes: int = 0
+    pending: int = 0
+
+    def accepts(self, version: int) -> bool:
+        """Say whether torch's count is explained by the recorded writes."""
+        if not self.version <= version <= self.version + self.pending:
+            return False
+        self.version, self.pending = version, 0
+        return True
 
 
 @dataclass(eq=False)
@@ -125,13 +134,14 @@ class Memory:
         Raises:
             ConversionError: its memory was written by something that the trace did not see.
         """
-        if version_of(entry.tensor) != entry.storage.version:
+        if not entry.storage.accepts(version_of(entry.tensor)):
             raise ConversionError(
                 "a traced tensor was changed in place by code that t2t cannot follow; "
                 "use an operation that returns a new tensor there"
             )
         if entry.writes != entry.storage.writes:
-            assert entry.parent is not None and entry.view is not None
+            assert entry.parent is not None
+            assert entry.view is not None
             entry.value = self._refresh(entry.view, self.read(entry.parent))
             entry.writes = entry.storage.writes
         return entry.value
@@ -140,6 +150,7 @@ class Memory:
         """Let a tensor, and with it all tensors that share its memory, have a new value."""
         if entry.parent is None:
             entry.storage.writes += 1
+            entry.storage.pending += 1
         else:
             base = self.read(entry.parent)
             self.write(entry.parent, self._invert(entry, base, value))
@@ -159,7 +170,7 @@ class Memory:
         self._put(parent)
         entry.parent, entry.view, entry.value = parent, view, value
         # In-place changes of shape count as writes for torch, though no element changes.
-        entry.storage.version = version_of(entry.tensor)
+        entry.storage.pending += 1
 
 
 def storage_key(tensor: torch.Tensor) -> int:

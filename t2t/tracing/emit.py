@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from t2t.dtypes import is_supported
 from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.network import Network, Operation
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 
-__all__ = ["describe", "emit"]
+__all__ = ["describe", "emit", "gaps"]
 
 
 def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Value]) -> None:
@@ -26,11 +27,33 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
     Raises:
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
+    _begin(graph, net, names)
+    for call in graph.used_calls(outputs):
+        emit_call(call, net)
+
+
+def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
     tensors = [net.add_input(n, v.tensor) for n, v in zip(names, graph.inputs, strict=True)]
     for symbol, (index, dim) in graph.symbols.items():
         net.bind_symbol(symbol, tensors[index], dim)
+
+
+def gaps(
+    graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Value]
+) -> Iterator[Exception]:
+    """Give every reason why a trace cannot become a network, not only the first.
+
+    A call that fails gets network inputs as its results, so that those behind it can be tried.
+    """
+    _begin(graph, net, names)
     for call in graph.used_calls(outputs):
-        emit_call(call, net)
+        try:
+            emit_call(call, net)
+        except T2TError as error:
+            yield error
+            for x in tree_leaves(call.output):
+                if isinstance(x, torch.Tensor) and is_supported(x.dtype):
+                    net.add_input(f"{call.short_name}_result", x)
 
 
 def emit_call(call: Call, net: Network) -> None:

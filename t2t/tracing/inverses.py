@@ -29,7 +29,8 @@ def invert(emit: Emit, entry: Entry, base: Value, new: Value) -> Value:
         new: the view's value after.
     """
     view = entry.view
-    assert view is not None and entry.parent is not None
+    assert view is not None
+    assert entry.parent is not None
     name = view.name.partition(".")[0]
     arguments = view.args[1:]
     if name in _SAME_ELEMENTS:
@@ -106,9 +107,10 @@ _INVERSES: dict[str, Callable[..., Value]] = {
 
 
 def _by_index(emit: Emit, entry: Entry, base: Value, new: Value) -> Value:
-    """Overwrite by element number: the view operator, applied to a tensor of numbers, tells them."""
+    """Overwrite by element number: the operator, applied to a tensor of numbers, tells them."""
     view, parent = entry.view, entry.parent
-    assert view is not None and parent is not None
+    assert view is not None
+    assert parent is not None
     shape, stride = parent.fake.shape, parent.fake.stride()
     if has_symbol(tuple(shape)) or has_symbol(tuple(entry.fake.shape)):
         raise ConversionError(f"a write through {view.name} into a tensor of dynamic shape")

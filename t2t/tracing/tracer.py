@@ -142,7 +142,7 @@ class Tracer:
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Record an operator that reached the dispatcher, or just run it on constants."""
-        if self._paused:
+        if self._paused or operator.namespace == "prim":
             return operator(*args, **kwargs)
         info = operator_info(operator)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
@@ -154,7 +154,8 @@ class Tracer:
             raise self.located(
                 UnsupportedOperatorError(
                     "the model needs the value of a tensor that depends on its input (.item(), "
-                    "float(x), if x > 0, ...), which an engine cannot give to Python; use torch.where"
+                    "float(x), if x > 0, ...), which an engine cannot give to Python; "
+                    "use torch.where"
                 )
             )
         if info.mutated:
@@ -451,6 +452,11 @@ class _DispatchMode(TorchDispatchMode):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
         self._tracer = tracer
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled during a trace, and torch's wrapper would import its compiler.
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -1,0 +1,11 @@
+"""The converters that come with t2t, one file for each family of operators."""
+
+from __future__ import annotations
+
+import importlib
+
+# Importing a family registers its converters.
+FAMILIES = ("views",)
+
+for _family in FAMILIES:
+    importlib.import_module(f"{__name__}.{_family}")

@@ -1,0 +1,54 @@
+"""Torch's many spellings of an argument, brought to one form before a converter uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from t2t.errors import UnsupportedArgumentError
+from t2t.shapes import static_size
+
+__all__ = ["dims", "ntuple", "positive_dim", "static_sizes"]
+
+
+def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
+    """Give an int, or a sequence of 1 or ``n`` ints, as a tuple of ``n``."""
+    numbers = tuple(value) if isinstance(value, Sequence) else (value,)
+    if len(numbers) == 1:
+        numbers *= n
+    if len(numbers) != n:
+        raise UnsupportedArgumentError(f"{name}={value!r}: one number or {n} are needed")
+    return tuple(static_number(name, number) for number in numbers)
+
+
+def static_number(name: str, value: Any) -> int:
+    """Give a number that the engine must know when it is built."""
+    number = static_size(value)
+    if number is None:
+        raise UnsupportedArgumentError(
+            f"{name}={value}: it depends on a dynamic dimension; TensorRT needs a plain number here"
+        )
+    return number
+
+
+def static_sizes(x: torch.Tensor) -> tuple[int, ...]:
+    """Give a tensor's shape, which must not be dynamic."""
+    return tuple(static_number("shape", size) for size in x.shape)
+
+
+def positive_dim(dim: int, rank: int) -> int:
+    """Give a dimension, counted from the end if negative, as an index from the front."""
+    extent = max(rank, 1)
+    if not -extent <= dim < extent:
+        raise UnsupportedArgumentError(f"dim={dim}: the tensor has {rank} dimensions")
+    return dim % extent
+
+
+def dims(dim: Any, rank: int) -> tuple[int, ...]:
+    """Give one dimension, several, or all (None or empty) as sorted indices from the front."""
+    if dim is None or (isinstance(dim, Sequence) and not dim):
+        return tuple(range(rank))
+    several = dim if isinstance(dim, Sequence) else [dim]
+    return tuple(sorted(positive_dim(d, rank) for d in several))
