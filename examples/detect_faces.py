@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,6 +144,22 @@ def find(detector: MTCNN, picture: Image.Image) -> Faces:
     return Faces(boxes.astype(float), probabilities.astype(float), points.astype(float))
 
 
+def find_and_say_where(detector: MTCNN, picture: Image.Image) -> tuple[Faces, list[str]]:
+    """Run a converted detector; give also why it did not run on its engines, if so."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", t2t.ReferenceExecutionWarning)
+        faces = find(detector, picture)
+    reasons = []
+    for warning in caught:
+        if issubclass(warning.category, t2t.ReferenceExecutionWarning):
+            reasons.append(str(warning.message))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return faces, list(dict.fromkeys(reasons))
+
+
 def difference(ours: Faces, theirs: Faces) -> tuple[float, float]:
     """Give the largest difference of a side in pixels and of a probability; inf: other faces."""
     if len(ours) != len(theirs):
@@ -213,11 +230,17 @@ def _label(
 
 def compare(picture: Image.Image, folder: Path, console: Console) -> int:
     """Run both detectors, print and draw what they find; give the exit status."""
-    original = make_detector(torch.device("cpu"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    original = make_detector(device)
     started = time.perf_counter()
     converted = convert_detector(original, picture, folder)
     console.print(f"Converted 3 networks in {time.perf_counter() - started:.1f} s.")
-    expected, found = find(original, picture), find(converted, picture)
+    expected = find(original, picture)
+    found, reasons = find_and_say_where(converted, picture)
+    where = "the reference executor, in PyTorch" if reasons else "TensorRT engines"
+    console.print(f"The converted networks ran on: {where} ({device}).")
+    for reason in reasons:
+        console.print(f"  {reason}", markup=False)
     console.print(table(expected, found))
     if not len(expected) and not len(found):
         console.print("Neither finds a face in this picture.")

@@ -43,7 +43,7 @@ def test_astronaut(demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sides[:8] == pytest.approx([181.05, 62.16] * 2 + [267.75, 172.06] * 2, abs=0.1)
     probabilities = [float(number) for number in re.findall(r"\b0\.\d{7}\b", text)]
     assert probabilities[:2] == pytest.approx([0.9999977] * 2, abs=1e-4)
-    assert "Ran on" in text
+    assert "ran on: " in text
     assert "same faces" in text
     with Image.open(tmp_path / "out" / "faces.png") as picture:
         assert picture.size == (512, 512)

@@ -1,0 +1,81 @@
+"""The reference executor against PyTorch eager on the same machine: time and peak memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import torch
+import torchvision
+from torch import nn
+
+import t2t
+from benchmarks.measure import Figures, Row, in_new_process, medians, peak_growth
+
+SLOWER = 1.2
+LARGER = 1.5
+
+
+def _vit() -> tuple[nn.Module, torch.Tensor]:
+    return torchvision.models.vit_b_16(), torch.rand(1, 3, 224, 224)
+
+
+def _resnet() -> tuple[nn.Module, torch.Tensor]:
+    return torchvision.models.resnet50(), torch.rand(1, 3, 224, 224)
+
+
+def _video() -> tuple[nn.Module, torch.Tensor]:
+    return torchvision.models.video.r3d_18(), torch.rand(1, 3, 8, 112, 112)
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "ResNet-50": _resnet,
+    "ViT-B/16": _vit,
+    "r3d_18": _video,
+}
+
+
+def pair(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Give the two ways to run a model: its network in the reference executor, and eager."""
+    model, x = MODELS[name]()
+    model.eval()
+    program = t2t.convert(model, [x]).program
+    return lambda: program.run([x]), lambda: model(x)
+
+
+@torch.no_grad()
+def figures() -> list[Figures]:
+    times = Figures(
+        "Reference executor: time of one run",
+        "The finished network, layer by layer in PyTorch, against the module it came from.",
+        "reference",
+        "eager",
+    )
+    peaks = Figures(
+        "Reference executor: peak memory of one run",
+        "How far the process's memory rises above what it holds before (weights are there). "
+        "A new process each time.",
+        "reference",
+        "eager",
+    )
+    for name in MODELS:
+        ours, theirs = medians(*pair(name))
+        times.rows.append(Row.within(name, ours, theirs, SLOWER))
+        ours, theirs = (
+            in_new_process("benchmarks.execution", name, way) for way in ("reference", "eager")
+        )
+        peaks.rows.append(Row.within(name, ours, theirs, LARGER, unit="B"))
+    return [times, peaks]
+
+
+@torch.no_grad()
+def main(name: str, way: str) -> None:
+    reference, eager = pair(name)
+    task = reference if way == "reference" else eager
+    task()  # the first run prepares the weights, and PyTorch its kernels
+    print(json.dumps(peak_growth(task)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
