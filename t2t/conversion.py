@@ -103,7 +103,8 @@ def convert(
         )
         program = capture(network.raw, network.weights) if keep_program else None
         capabilities = built_for(build_options.get("compute_capabilities", ()))
-        return TRTModule(plan, conversion.signature, program, compute_capabilities=capabilities)
+        details = {"compute_capabilities": list(capabilities)}
+        return TRTModule(plan, conversion.signature, program, details=details)
 
 
 def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:
