@@ -31,7 +31,7 @@ def test_code_blocks_run(name: str, tmp_path: Path) -> None:
     assert "import t2t" in code
     path = tmp_path / f"{Path(name).stem}.py"
     path.write_text(code, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, "-W", "error", path.name],
         cwd=tmp_path,
