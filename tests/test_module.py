@@ -33,7 +33,7 @@ SIGNATURE = Signature(
     flatten({"out": [TENSOR, None], "name": "conv"})[1],
     parameters=("x", "scale"),
 )
-DETAILS = {"precision": "fp32", "compute_capabilities": ["8.9"]}
+DETAILS = {"precision": "fp16", "compute_capabilities": ("8.0", "8.9")}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def parts():
 @pytest.fixture
 def module(parts):
     plan, program = parts
-    return TRTModule(plan, SIGNATURE, program, details=DETAILS)
+    return TRTModule(plan, SIGNATURE, program, **DETAILS)
 
 
 @pytest.fixture
@@ -179,7 +179,8 @@ def test_a_checkpoint_holds_everything(module):
     assert loaded.details == module.details
     assert loaded.details["backend"] == "tensorrt_rtx"
     assert loaded.details["backend_version"] == backend.version()
-    assert loaded.details["precision"] == "fp32"
+    assert loaded.precision == "fp16"
+    assert loaded.details["compute_capabilities"] == ["8.0", "8.9"]
     assert torch.equal(loaded.engine.plan, module.engine.plan)
     assert loaded.input_names == ["x"]
     assert loaded.output_names == ["y"]
@@ -354,10 +355,8 @@ def test_repr(module):
     for line in (
         "inputs: x: float32 (1..4, 3, 8, 8)",
         "outputs: y: float32 (?, 4, 6, 6)",
-        f"MB of tensorrt_rtx {backend.version()}",
+        f"MB, fp16, by tensorrt_rtx {backend.version()} for compute capability 8.0, 8.9",
         "program: 2 layers",
-        "precision: fp32",
-        "compute_capabilities: ['8.9']",
     ):
         assert line in text
     assert "empty" in repr(TRTModule())

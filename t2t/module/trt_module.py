@@ -39,8 +39,8 @@ class TRTModule(torch.nn.Module):
         plan: the serialized engine; bytes are copied, tensors and writable buffers are shared.
         signature: inputs and outputs; None takes the program's, in order.
         program: the network for the reference executor.
-        details: plain data about the conversion that the checkpoint keeps, such as
-            {"precision": "fp16", "compute_capabilities": ["8.9"]}; the backend is added.
+        precision: what the network computes in: "fp32", "fp16" or "bf16"; verify goes by it.
+        compute_capabilities: the GPUs that the plan was built for, such as ("8.9",).
 
     Raises:
         ValueError: a plan comes without a signature.
@@ -55,7 +55,8 @@ class TRTModule(torch.nn.Module):
         signature: Signature | None = None,
         program: Program | None = None,
         *,
-        details: Mapping[str, Any] | None = None,
+        precision: str = "fp32",
+        compute_capabilities: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._converted = None
@@ -68,8 +69,13 @@ class TRTModule(torch.nn.Module):
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
         engine = None if plan is None else Engine(plan)
         origin = engine.origin if engine else None
-        about = {"backend": origin.backend, "backend_version": origin.version} if origin else {}
-        self._converted = Converted(signature, engine, program, {**about, **(details or {})})
+        details = {
+            "precision": precision,
+            "compute_capabilities": list(compute_capabilities),
+            "backend": origin.backend if origin else None,
+            "backend_version": origin.version if origin else None,
+        }
+        self._converted = Converted(signature, engine, program, details)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run on what the original module takes.
@@ -113,8 +119,13 @@ class TRTModule(torch.nn.Module):
         return self._filled().program
 
     @property
+    def precision(self) -> str:
+        """What the network computes in: "fp32", "fp16" or "bf16"."""
+        return str(self._filled().details.get("precision", "fp32"))
+
+    @property
     def details(self) -> dict[str, Any]:
-        """What is known of the conversion: backend, version, precision."""
+        """What is known of the conversion: backend, backend_version, precision, GPUs."""
         return dict(self._filled().details)
 
     def save_engine(self, path: str | Path) -> None:
@@ -140,14 +151,14 @@ class TRTModule(torch.nn.Module):
         lines = [f"inputs: {'; '.join(map(str, signature.inputs))}"]
         lines += [f"outputs: {'; '.join(map(str, signature.outputs))}"]
         if engine is not None:
-            lines += [f"engine: {engine.plan.numel() / 1e6:.1f} MB of {engine.origin}"]
+            gpus = ", ".join(self.details.get("compute_capabilities", ()))
+            lines += [
+                f"engine: {engine.plan.numel() / 1e6:.1f} MB, {self.precision}, by {engine.origin}"
+                + (f" for compute capability {gpus}" if gpus else "")
+            ]
         if program is not None:
             lines += [f"program: {len(program.layers)} layers"]
-        return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._extras())])
-
-    def _extras(self) -> list[tuple[str, Any]]:
-        known = ("backend", "backend_version")
-        return [(name, value) for name, value in self.details.items() if name not in known]
+        return "\n".join(lines)
 
     def _filled(self) -> Converted:
         if self._converted is None:
