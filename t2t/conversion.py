@@ -102,9 +102,13 @@ def convert(
             **build_options,
         )
         program = capture(network.raw, network.weights) if keep_program else None
-        capabilities = built_for(build_options.get("compute_capabilities", ()))
-        details = {"compute_capabilities": list(capabilities)}
-        return TRTModule(plan, conversion.signature, program, details=details)
+        return TRTModule(
+            plan,
+            conversion.signature,
+            program,
+            precision="fp16" if fp16 else "bf16" if bf16 else "fp32",
+            compute_capabilities=built_for(build_options.get("compute_capabilities", ())),
+        )
 
 
 def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:
