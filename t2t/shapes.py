@@ -64,7 +64,7 @@ def static_size(value: Any) -> int | None:
 
 def evaluate(expr: sympy.Basic, symbols: Mapping[sympy.Symbol, Any], arithmetic: Any) -> Any:
     """Walk an expression with an arithmetic (an object with the methods of `NumpyArithmetic`)."""
-    return sympy_interp(arithmetic, dict(symbols), expr)  # type: ignore[arg-type]
+    return sympy_interp(arithmetic, dict(symbols), expr)
 
 
 def apply(expr: sympy.Basic, args: Sequence[Any], arithmetic: Any) -> Any:
@@ -163,7 +163,7 @@ def counterexample(
     Raises:
         GuardError: the combinations are too many to try, or the guard has an unknown function.
     """
-    symbols: Sequence[sympy.Symbol] = sorted(guard.free_symbols, key=str)  # type: ignore[arg-type]
+    symbols: Sequence[sympy.Symbol] = sorted(guard.free_symbols, key=str)
     if not symbols:
         return None if bool(guard) else {}
     spans = [ranges[symbol] for symbol in symbols]

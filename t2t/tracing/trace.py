@@ -61,10 +61,12 @@ def trace(
         tracer = Tracer(mode, _state(module), _forward.__code__)
         inputs = _Inputs(mode, env, tracer, dimensions)
         fake_args, fake_kwargs = map_tree(inputs.fake, (args, kwargs))
+        guards = GuardLog(tracer.location)
         if env is not None:
             # The log stands in the place of torch's own list, and knows the user's lines.
-            env.guards = GuardLog(tracer.location)
-            stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))
+            env.guards = guards
+            # A size of 1 in the example must not be treated as special.
+            stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
         stack.callback(tracer.constants.restore)
@@ -83,8 +85,8 @@ def trace(
         if env is not None:
             labels = inputs.labels(names)
             if narrow_shapes:
-                graph.ranges = narrow(env.guards, inputs.ranges, inputs.examples)
-            prove(env.guards, graph.ranges, labels)
+                graph.ranges = narrow(guards, inputs.ranges, inputs.examples)
+            prove(guards, graph.ranges, labels)
         return graph
 
 

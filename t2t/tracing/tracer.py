@@ -446,11 +446,11 @@ class Tracer:
         return type(error)(" ".join([str(error), *where]))
 
 
-class _DispatchMode(TorchDispatchMode):
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives every operator that reaches the dispatcher to a tracer."""
 
     def __init__(self, tracer: Tracer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
 
     @classmethod
