@@ -1,0 +1,126 @@
+"""Running the original and the converted module on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from t2t.errors import T2TError, VerificationError
+from t2t.signature import flatten, unflatten
+from t2t.verification.metrics import measure
+from t2t.verification.report import OutputReport, Report
+
+__all__ = ["verify"]
+
+_RTOL = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 5e-2}
+
+
+def verify(
+    module: Callable[..., Any],
+    module_trt: Callable[..., Any],
+    inputs: Sequence[Any] | torch.Tensor,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    random_inputs: int = 1,
+    rtol: float | None = None,
+    seed: int = 0,
+    raise_on_error: bool = False,
+) -> Report:
+    """Compare a converted module with the original, on the given and on random inputs.
+
+    Random inputs are like the given ones: floats of their mean, deviation and range, integers of
+    their range, booleans as often true. A module whose outputs got stuck passes one input; so
+    there are two. Neither the module, its buffers, its training flags nor the inputs change.
+
+    Args:
+        module: the original.
+        module_trt: the converted one.
+        inputs: positional arguments, or one tensor.
+        kwargs: keyword arguments.
+        random_inputs: how many random inputs to try besides the given ones.
+        rtol: largest allowed norm of a difference over the norm of the original's output; None
+            takes 1e-4 for fp32, 2e-2 for fp16 and 5e-2 for bf16, by the converted module's
+            precision and the output's dtype.
+        seed: of the random inputs.
+        raise_on_error: raise if the outputs differ, instead of only reporting it.
+
+    Raises:
+        VerificationError: if asked for; the message is the report.
+    """
+    given = ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs), dict(kwargs or {}))
+    leaves, structure = flatten(given, name="inputs")
+    generator = torch.Generator().manual_seed(seed)
+    default = _RTOL.get(getattr(module_trt, "precision", "fp32"), _RTOL["fp32"])
+    worst: dict[str, OutputReport] = {}
+    problem = ""
+    for run in range(1 + random_inputs):
+        values = leaves if run == 0 else [_like(leaf, generator) for leaf in leaves]
+        expected = _call(module, structure, values)
+        try:
+            got = _call(module_trt, structure, values)
+        except T2TError as error:
+            problem = f"the converted module fails: {type(error).__name__}: {error}"
+            break
+        problem = measure(expected, got, rtol, default, worst)
+        if problem:
+            break
+    ok = not problem and all(output.ok for output in worst.values())
+    allowed = default if rtol is None else rtol
+    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem)
+    if raise_on_error and not ok:
+        raise VerificationError(str(report))
+    return report
+
+
+def _call(module: Callable[..., Any], structure: Any, leaves: Sequence[torch.Tensor]) -> Any:
+    args, kwargs = unflatten(structure, [leaf.detach().clone() for leaf in leaves])
+    with torch.no_grad(), _kept(module):
+        return module(*args, **kwargs)
+
+
+@contextmanager
+def _kept(module: Any) -> Iterator[None]:
+    """Restore training flags, and buffers such as a batch norm's that a training mode changes."""
+    if not isinstance(module, torch.nn.Module):
+        yield
+        return
+    flags = {part: part.training for part in module.modules()}
+    buffers = list(module.buffers()) if any(flags.values()) else []
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for part, training in flags.items():
+            part.training = training
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)
+
+
+def _like(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    values, shape = leaf.detach().cpu(), leaf.shape
+    if values.numel() == 0:
+        return leaf
+    if values.dtype == torch.bool:
+        odds = values.double().mean().expand(shape)
+        return torch.bernoulli(odds, generator=generator).bool().to(leaf.device)
+    if not values.dtype.is_floating_point and not values.dtype.is_complex:
+        low, high = int(values.min()), int(values.max())
+        drawn = torch.randint(low, high + 1, shape, generator=generator, dtype=torch.int64)
+        return drawn.to(leaf.device, leaf.dtype)
+    if values.dtype.is_complex:
+        parts = [_like(part, generator) for part in (values.real, values.imag)]
+        return torch.complex(*parts).to(leaf.device, leaf.dtype)
+    values = values.double()
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    deviation = values.std(correction=0)
+    finite = bool(torch.isfinite(deviation))
+    if finite and deviation > 0:
+        drawn = (values.mean() + deviation * noise).clamp(values.min(), values.max())
+    elif finite and values.flatten()[0] != 0:  # all are one number: others, of its sign and size
+        drawn = values * (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64))
+    else:
+        drawn = noise
+    return drawn.to(leaf.device, leaf.dtype)
