@@ -1,0 +1,91 @@
+"""Everything that building and running use of TensorRT exists in every version we speak of.
+
+tests/data/trt_api.json lists the members of TensorRT's classes in its releases, as introspection of
+the bindings gave them.
+"""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+API = json.loads((ROOT / "tests" / "data" / "trt_api.json").read_text(encoding="utf-8"))
+
+# What our variables hold, by file: the code keeps to these names.
+OBJECTS = {
+    "t2t/building/builder.py": {
+        "builder": "Builder",
+        "config": "IBuilderConfig",
+        "profile": "IOptimizationProfile",
+        "network": "INetworkDefinition",
+        "tensor": "ITensor",
+    },
+    "t2t/building/progress.py": {},
+    "t2t/runtime/plans.py": {"runtime": "Runtime"},
+    "t2t/runtime/outputs.py": {},
+    "t2t/runtime/execution.py": {"_engine": "ICudaEngine", "context": "IExecutionContext"},
+}
+# Asked for by feature, or only where backend.is_rtx().
+RTX_ONLY = {
+    ("ComputeCapability", None),
+    ("EngineInvalidityDiagnostics", None),
+    ("EngineValidity", None),
+    ("EngineValidity", "INVALID"),
+    ("IBuilderConfig", "num_compute_capabilities"),
+    ("IBuilderConfig", "set_compute_capability"),
+    ("Runtime", "get_engine_validity"),
+}
+
+
+def uses(path):
+    """List (class, member) of TensorRT in a file; member is None for the class itself."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Attribute):
+            continue
+        value = node.value
+        if isinstance(value, ast.Name) and value.id == "trt":
+            found.add((node.attr, None))
+        elif isinstance(value, ast.Attribute) and getattr(value.value, "id", "") == "trt":
+            found.add((value.attr, node.attr))
+        else:
+            name = getattr(value, "attr", getattr(value, "id", ""))
+            if name in OBJECTS[path]:
+                found.add((OBJECTS[path][name], node.attr))
+    return sorted(found, key=str)
+
+
+def versions_with(cls, member):
+    entry = API["classes"][cls]
+    present = API["versions"] if entry["in"] == "all" else entry["in"]
+    if member is None or member in entry["members"]["all"]:
+        return present
+    return entry["members"].get(member, [])
+
+
+USES = sorted({use for path in OBJECTS for use in uses(path) if use[1] != "__init__"}, key=str)
+
+
+@pytest.mark.parametrize(("cls", "member"), USES, ids=str)
+def test_every_version_has_it(cls, member):
+    wanted = [v for v in API["versions"] if v.startswith("rtx") or (cls, member) not in RTX_ONLY]
+    missing = [version for version in wanted if version not in versions_with(cls, member)]
+    assert not missing
+
+
+def test_the_scan_sees_the_code():
+    assert ("IExecutionContext", "execute_async_v3") in USES
+    assert ("IBuilderConfig", "clear_flag") in USES
+    assert ("Runtime", "deserialize_cuda_engine") in USES
+    assert ("TensorIOMode", "INPUT") in USES
+    assert set(USES) >= RTX_ONLY
+    assert len(USES) > 40
+
+
+def test_the_data_tell_versions_apart():
+    assert versions_with("Runtime", "get_engine_validity")
+    assert not any(v.startswith("trt") for v in versions_with("Runtime", "get_engine_validity"))
+    assert versions_with("Runtime", "no_such_thing") == []
+    assert len(API["versions"]) == 11
