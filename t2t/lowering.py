@@ -197,7 +197,12 @@ def _plain(x: torch.Tensor) -> tuple[int, ...]:
 def _parameters(module: Any) -> tuple[str, ...]:
     function = module.forward if isinstance(module, torch.nn.Module) else module
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        # Functions of C, such as torch.relu, do not tell their parameters.
+        return ()
+    return tuple(p.name for p in parameters if p.kind in kinds)
 
 
 def _input_names(

@@ -104,7 +104,8 @@ def _finish(call: Call, net: Network, result: Any) -> None:
 def located(error: Exception, call: Call) -> Exception:
     """Give the same error with the place of the call in its text."""
     kind = type(error) if isinstance(error, T2TError) else UnsupportedOperatorError
-    return kind(f"{call.name}: {error} ({describe(call)})")
+    name = f"{call.origin} (its part {call.name})" if call.origin else call.name
+    return kind(f"{name}: {error} ({describe(call)})")
 
 
 def describe(call: Call) -> str:

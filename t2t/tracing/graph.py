@@ -56,6 +56,7 @@ class Call:
         kwargs: its keyword arguments.
         scope: path of the module that made the call.
         location: the user's line, where one is known.
+        origin: the operator that the model called, where this is a part of its decomposition.
         output: the fake tensors that it gives, nested as torch gives them.
         problem: why the call cannot be converted; raised only where a result is used.
     """
@@ -66,6 +67,7 @@ class Call:
     kwargs: dict[str, Any]
     scope: str
     location: Location | None
+    origin: str = ""
     output: Any = None
     problem: Exception | None = None
 

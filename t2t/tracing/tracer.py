@@ -63,6 +63,8 @@ class Tracer:
         self._boundary = boundary
         self._thread = threading.get_ident()
         self._paused = 0
+        # The operators whose decompositions run now, outermost first.
+        self._decomposing: list[str] = []
         self._memory = Memory(self._refresh, self._invert)
 
     # -- what is ours ------------------------------------------------------------------------------
@@ -187,8 +189,7 @@ class Tracer:
         if converter is None and not random:
             formula = decomposition(operator)
             if formula is not None:
-                with self.dispatch_mode:
-                    output = formula(*self._fakes(args), **self._fakes(kwargs))
+                output = self._decompose(info, formula, args, kwargs)
                 if output is not NotImplemented:
                     return output
         call = self._call(info.name, converter, args, kwargs)
@@ -200,6 +201,17 @@ class Tracer:
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
 
+    def _decompose(
+        self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run PyTorch's own formula of an operator; its parts come back as operators."""
+        self._decomposing.append(info.name)
+        try:
+            with self.dispatch_mode:
+                return formula(*self._fakes(args), **self._fakes(kwargs))
+        finally:
+            self._decomposing.pop()
+
     def _call_mutating(
         self, operator: OpOverload, info: OperatorInfo, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
@@ -209,10 +221,8 @@ class Tracer:
                 self._promote(target)
         if info.changes_metadata:
             return self._change_metadata(operator, info, args, kwargs)
-        if info.functional is None:
-            raise self.located(
-                UnsupportedOperatorError(f"{info.name} writes to a traced tensor in place")
-            )
+        if info.functional is None or torch.Tag.nondeterministic_seeded in operator.tags:
+            return self._write_gap(operator, info, args, kwargs, targets)
         outs = {a.name for a in operator._schema.arguments if a.is_out}
         if outs:
             kwargs = {key: value for key, value in kwargs.items() if key not in outs}
@@ -227,6 +237,27 @@ class Tracer:
                 )
             self._memory.write(entry, self.value(new))
         return targets[0] if len(targets) == 1 else result
+
+    def _write_gap(
+        self,
+        operator: OpOverload,
+        info: OperatorInfo,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        targets: list[torch.Tensor],
+    ) -> Any:
+        """Let what an unconvertible operator wrote have values that raise when they are read."""
+        random = torch.Tag.nondeterministic_seeded in operator.tags
+        call = self._call(info.name, None, args, kwargs)
+        call.problem = UnsupportedOperatorError(
+            RANDOM if random else "it writes to a traced tensor in place, and has no other form"
+        )
+        self.graph.calls.append(call)
+        for index, target in enumerate(targets):
+            entry = self._memory.find(target)
+            assert entry is not None
+            self._memory.write(entry, Value(self._alias(entry.fake), call, index))
+        return targets[0]
 
     def _change_metadata(
         self, operator: OpOverload, info: OperatorInfo, args: tuple[Any, ...], kwargs: Any
@@ -251,7 +282,8 @@ class Tracer:
     # -- recording ---------------------------------------------------------------------------------
 
     def _call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
-        call = Call(name, converter, (), {}, self.scopes[-1], self.location())
+        origin = self._decomposing[0] if self._decomposing else ""
+        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), origin)
         try:
             call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
         except T2TError as error:

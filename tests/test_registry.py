@@ -1,0 +1,178 @@
+"""Registering converters, and which of them is used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import t2t
+from t2t import registry
+from t2t.errors import ConversionError, RegistrationError, UnsupportedArgumentError
+from t2t.lowering import to_network
+from t2t.reference import capture
+
+X = torch.linspace(-1, 1, 24).reshape(1, 2, 3, 4)
+
+
+def shifted(x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+    return torch.special.bessel_j0(x) * 0 + x + by
+
+
+class Marked(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(x)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    before = set(registry._users)
+    yield
+    t2t.unregister(*(set(registry._users) - before))
+
+
+def run(function: Any, x: torch.Tensor = X) -> torch.Tensor:
+    conversion = to_network(function, [x])
+    (result,) = capture(conversion.network.raw, conversion.network.weights).run([x]).values()
+    return result
+
+
+def test_a_converter_of_any_importable_function() -> None:
+    @t2t.converter(f"{__name__}.shifted")
+    def convert_shifted(net: Any, x: torch.Tensor, by: float = 1.0) -> Any:
+        return net.add_elementwise(x, by, "SUM")
+
+    torch.testing.assert_close(run(lambda x: shifted(x, by=3.0)), X + 3)
+
+
+def test_a_converter_of_a_modules_forward() -> None:
+    @t2t.converter(f"{__name__}.Marked.forward")
+    def convert_marked(net: Any, self: Marked, x: torch.Tensor) -> Any:
+        assert isinstance(self, Marked)
+        return net.add_activation(x, "RELU")
+
+    assert torch.equal(run(nn.Sequential(Marked())), X.relu())
+
+
+def test_a_users_converter_is_used_instead_of_ours() -> None:
+    @t2t.converter("aten::relu")
+    def minus_relu(net: Any, self: torch.Tensor) -> Any:
+        return net.add_unary(net.add_activation(self, "RELU"), "NEG")
+
+    assert torch.equal(run(torch.relu), -X.relu())
+    assert t2t.supported_operators()["aten::relu"].endswith("minus_relu")
+    t2t.unregister("aten::relu")
+    assert torch.equal(run(torch.relu), X.relu())
+
+
+def test_one_overload_comes_before_all_overloads() -> None:
+    @t2t.converter("aten::add.Tensor")
+    def subtract(net: Any, self: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> Any:
+        assert alpha == 1
+        return net.add_elementwise(self, other, "SUB")
+
+    assert not run(lambda x: x + x).any()
+
+
+def test_a_wrong_name_is_refused_at_once() -> None:
+    for name in ("torch.nn.functional.max_pool9d", "aten::no_such_operator", "no_such_package.f"):
+        with pytest.raises(RegistrationError, match="no operator has the name"):
+            t2t.converter(name)(lambda net, x: x)
+    with pytest.raises(RegistrationError, match="takes the names"):
+        t2t.converter(torch.relu)  # type: ignore[arg-type]
+    with pytest.raises(RegistrationError, match="precision='half'"):
+        t2t.converter("aten::relu", precision="half")  # type: ignore[arg-type]
+
+
+def test_a_taken_name_is_refused_unless_overridden() -> None:
+    def first(net: Any, self: torch.Tensor) -> Any:
+        return net.add_activation(self, "RELU")
+
+    t2t.converter("aten::relu")(first)
+    with pytest.raises(RegistrationError, match=r"already converted by .*first"):
+        t2t.converter("aten::relu")(lambda net, self: None)
+    t2t.converter("aten::relu", override=True)(first)
+
+
+def test_unknown_arguments_are_named() -> None:
+    @t2t.converter(f"{__name__}.shifted")
+    def convert_shifted(net: Any, x: torch.Tensor) -> Any:
+        return net.tensor(x)
+
+    with pytest.raises(UnsupportedArgumentError, match=r"'by'.*test_registry\.py"):
+        run(lambda x: shifted(x, by=2.0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda net, x: net.reshape(x, (2, 12)), r"give shape \(2, 12\), torch gives"),
+        (lambda net, x: net.cast(net.tensor(x), torch.int32), "give torch.int32, torch gives"),
+        (lambda net, x: None if x is None else x, "returned FakeTensor"),
+        (lambda net, x: (net.tensor(x), net.tensor(x)), "returned 2 tensors"),
+        (lambda net, x: net.add_elementwise(x, torch.ones(7), "SUM"), "TensorRT cannot infer"),
+    ],
+)
+def test_a_converter_that_disagrees_with_torch_fails_at_once(wrong: Any, text: str) -> None:
+    def converter(net: Any, x: torch.Tensor, by: float = 1.0) -> Any:
+        return wrong(net, x)
+
+    t2t.converter(f"{__name__}.shifted")(converter)
+    with pytest.raises(ConversionError, match=rf"(?s){text}.*test_registry\.py"):
+        run(lambda x: shifted(x))
+
+
+def test_an_exception_of_a_converter_keeps_its_type_and_says_where() -> None:
+    @t2t.converter(f"{__name__}.shifted")
+    def broken(net: Any, x: torch.Tensor, by: float = 1.0) -> Any:
+        raise LookupError("inside")
+
+    with pytest.raises(LookupError, match="inside") as caught:
+        run(lambda x: shifted(x))
+    assert "broken" in caught.value.__notes__[-1]
+    assert "test_registry.py" in caught.value.__notes__[-1]
+
+
+def test_converters_have_torchs_own_parameters_and_defaults() -> None:
+    """A default that was retyped wrongly would be a silent wrong answer."""
+    wrong = []
+    for name, entry in registry._own.items():
+        if "::" not in name:
+            continue
+        namespace, _, operator = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), operator.partition(".")[0])
+        overloads = [operator.partition(".")[2]] if "." in operator else packet.overloads()
+        known: dict[str, set[Any]] = {}
+        for overload in overloads:
+            for argument in getattr(packet, overload)._schema.arguments:
+                value = argument.default_value if argument.has_default_value() else "required"
+                known.setdefault(argument.name, set()).add(repr(value))
+        for parameter in list(entry.signature.parameters.values())[1:]:
+            default = parameter.default
+            if default is inspect.Parameter.empty or parameter.name not in known:
+                continue
+            # An overload without the parameter needs a neutral default; None is one.
+            values = known[parameter.name]
+            if not any(_same(default, value) for value in values) and default is not None:
+                wrong.append(f"{name}: {parameter.name}={default!r}, schema has {values}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _same(default: Any, value: str) -> bool:
+    forms = {repr(default)}
+    if isinstance(default, int | float | bool):
+        forms |= {repr(int(default)), repr(float(default)), repr(bool(default))}
+    if isinstance(default, tuple | list):
+        forms |= {repr(list(default)), repr(tuple(default))}
+        forms |= {repr(default[0])} if len(set(default)) == 1 else set()
+    return value in forms
+
+
+def test_functions_with_the_name_of_ours_are_called_through_every_alias() -> None:
+    weight = torch.ones(3, 2, 1, 1)
+    assert torch.equal(run(lambda x: torch.conv2d(x, weight)), F.conv2d(X, weight))
