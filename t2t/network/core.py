@@ -308,7 +308,8 @@ class NetworkCore:
 
     def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
         """Make a traced or constant torch tensor a network output, in torch's own dtype."""
-        with self.operation(Operation("output")):
+        # Not named "output": that is the tensor's own name, by default.
+        with self.operation(Operation("mark_output")):
             tensor = self.tensor(value)
             tensor = self.cast(tensor, value.dtype)
             if tensor.name in self._marked or tensor.is_network_input:
