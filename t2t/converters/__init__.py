@@ -5,7 +5,16 @@ from __future__ import annotations
 import importlib
 
 # Importing a family registers its converters.
-FAMILIES = ("views",)
+FAMILIES = (
+    "comparison",
+    "elementwise",
+    "indexing",
+    "joining",
+    "powers",
+    "reduction",
+    "unary",
+    "views",
+)
 
 for _family in FAMILIES:
     importlib.import_module(f"{__name__}.{_family}")
