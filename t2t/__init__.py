@@ -16,6 +16,7 @@ from t2t.conversion import convert
 from t2t.lowering import missing_operators, to_network
 from t2t.module import ReferenceExecutionWarning, TRTModule
 from t2t.registry import converter, supported_operators, unregister
+from t2t.verification import verify
 
 __all__ = [
     "ReferenceExecutionWarning",
@@ -28,6 +29,7 @@ __all__ = [
     "supported_operators",
     "to_network",
     "unregister",
+    "verify",
 ]
 
 __version__ = "0.1.0"

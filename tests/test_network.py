@@ -1,0 +1,208 @@
+"""The network under construction: names, sharing, casts, checks, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sympy
+import torch
+
+from t2t import backend
+from t2t.backend import trt
+from t2t.building import build, create_builder
+from t2t.errors import ConversionError, UnsupportedArgumentError
+from t2t.network import Network, Operation
+from t2t.precision import Policy
+from t2t.reference import capture
+from t2t.shapes import NumpyArithmetic, counterexample, evaluate
+
+X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+
+
+class Made:
+    """A network with one input ``x``, and what is needed to finish and run it."""
+
+    def __init__(self, policy: Policy | None = None, x: torch.Tensor = X) -> None:
+        self.builder = create_builder()
+        self.net = Network(backend.create_network(self.builder), policy)
+        self.x = x
+        self.net.add_input("x", x)
+
+    def names(self) -> list[str]:
+        raw = self.net.raw
+        return [raw.get_layer(index).name for index in range(raw.num_layers)]
+
+    def run(self, result: object) -> torch.Tensor:
+        value = torch.empty(0)
+        self.net.bind(value, result)  # type: ignore[arg-type]
+        self.net.raw.mark_output(result)
+        (got,) = capture(self.net.raw, self.net.weights).run([self.x]).values()
+        return got
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    yield Made()
+
+
+def test_layers_are_named_after_module_and_operator(made: Made) -> None:
+    operation = Operation("relu", scope="layer1.0.act", line="model.py:3 in forward")
+    with made.net.operation(operation):
+        first = made.net.add_activation(made.x, "RELU")
+        made.net.add_activation(first, "RELU")
+    assert made.names() == ["layer1.0.act/relu", "layer1.0.act/relu_1"]
+    assert first.name == "layer1.0.act/relu"
+    assert made.net.raw.get_layer(0).metadata == "model.py:3 in forward"
+
+
+def test_a_name_that_an_input_has_is_not_given_again(made: Made) -> None:
+    with made.net.operation(Operation("x")):
+        assert made.net.add_activation(made.x, "RELU").name == "x_1"
+
+
+def test_constants_and_casts_are_shared(made: Made) -> None:
+    net, weight = made.net, torch.ones(4)
+    assert net.tensor(weight) is net.tensor(weight)
+    assert net.tensor(weight, rank=3) is net.tensor(weight, rank=3)
+    assert net.tensor(weight) is not net.tensor(weight, torch.int32)
+    assert net.tensor(made.x, torch.int32) is net.tensor(made.x, torch.int32)
+    assert net.tensor(made.x, torch.float32) is net.tensor(made.x)
+    assert net.raw.num_layers == 4
+
+
+def test_negative_zero_and_zero_are_two_constants(made: Made) -> None:
+    with made.net.operation(Operation("f", output=X)):
+        assert made.net.tensor(0.0) is not made.net.tensor(-0.0)
+        assert made.net.tensor(1) is not made.net.tensor(True)
+
+
+def test_constants_are_not_copied(made: Made) -> None:
+    weight = torch.randn(1000)
+    made.net.constant(weight)
+    data = made.net.raw.get_layer(0)
+    data.__class__ = trt.IConstantLayer
+    assert data.weights.ctypes.data == weight.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.bool])
+def test_constants_of_every_type(dtype: torch.dtype) -> None:
+    made, weight = Made(), (X > 0).to(dtype)
+    result = made.net.add_select(made.net.tensor(X > 0, torch.bool), weight, weight)
+    assert torch.equal(made.run(result), weight)
+
+
+def test_ranks_are_aligned_from_the_right(made: Made) -> None:
+    result = made.net.add_elementwise(torch.arange(4.0), made.x, "SUM")
+    assert torch.equal(made.run(result), torch.arange(4.0) + X)
+    assert made.names() == ["network", "network_1"]
+
+
+def test_what_tensorrt_refuses_raises_with_its_words(made: Made) -> None:
+    with pytest.raises(ConversionError, match="(?i)dimension|broadcast"):
+        made.net.add_elementwise(made.x, torch.ones(5), "SUM")
+    with pytest.raises(ConversionError, match="TensorRT"):
+        made.net.add_topk(made.x, "MAX", 5000, 2)
+    with pytest.raises(ConversionError, match="without elements"):
+        made.net.constant(torch.empty(0, 3))
+
+
+def test_an_attribute_that_tensorrt_ignores_raises(made: Made) -> None:
+    with pytest.raises(ConversionError, match=r"ignores axes=3"):
+        made.net.add("add_softmax", made.net.tensor(made.x), axes=3)
+
+
+def test_a_layer_of_another_version_is_named(made: Made) -> None:
+    with pytest.raises(ConversionError, match=r"has no INetworkDefinition\.add_flux"):
+        made.net.add("add_flux")
+
+
+def test_types_that_tensorrt_has_not(made: Made) -> None:
+    with pytest.raises(UnsupportedArgumentError, match=r"complex64.*supported"):
+        made.net.tensor(made.x, torch.complex64)
+
+
+def test_outputs_are_marked_once_each_and_inputs_pass_through_an_identity() -> None:
+    made = Made()
+    relu = made.net.add_activation(made.x, "RELU")
+    value = torch.empty(2, 3, 4)
+    made.net.bind(value, relu)
+    made.net.mark_output(value, "a")
+    made.net.mark_output(value, "b")
+    made.net.mark_output(made.x, "c")
+    got = capture(made.net.raw).run([X])
+    assert {name: torch.equal(t, X if name == "c" else X.relu()) for name, t in got.items()} == {
+        "a": True, "b": True, "c": True,
+    }  # fmt: skip
+    assert build(made.net.raw, builder=made.builder, progress=False)
+
+
+# -- precision ----------------------------------------------------------------------------------
+
+
+def test_policy_computes_low_where_asked_and_keeps_named_modules() -> None:
+    policy = Policy(torch.float16, fp32_modules=("head", "layer*.norm"))
+    f32, f16 = torch.float32, torch.float16
+    assert policy.compute_dtype("compute", "body", [f32]) == {f32: f16}
+    assert policy.compute_dtype("compute", "head.0", [f32]) == {}
+    assert policy.compute_dtype("compute", "layer3.norm", [f32]) == {}
+    assert policy.compute_dtype("follow", "body", [f32]) == {}
+    assert policy.compute_dtype("follow", "body", [f32, f16]) == {f32: f16}
+    assert policy.compute_dtype("sensitive", "body", [f16])[f16] == f32
+    assert Policy().compute_dtype("compute", "body", [f32]) == {}
+
+
+def test_outputs_keep_their_dtype_under_fp16() -> None:
+    made = Made(Policy(torch.float16))
+    operation = Operation("mm", output=torch.empty(2, 3, 3))
+    with made.net.operation(operation, "compute"):
+        product = made.net.add_matrix_multiply(made.x, made.x, op1="TRANSPOSE")
+        assert product.dtype == trt.DataType.HALF
+        made.net.finish(product, operation.output)
+    out = made.net.mark_output(operation.output, "y")
+    assert out.dtype == trt.DataType.FLOAT
+
+
+# -- sizes ----------------------------------------------------------------------------------------
+
+n, m = (sympy.Symbol(name, integer=True, positive=True) for name in ("n", "m"))
+
+
+def test_expressions_of_sizes_are_emitted_as_integers() -> None:
+    from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod
+
+    expressions = [
+        n + 2 * m - 3, n * m, n**2 * m, FloorDiv(n, 2), Mod(n, 3), Max(n, m), Min(n, 5),
+        FloorDiv(n - 1, 2) + Mod(8 - Mod(m, 8), 8), CeilToInt(IntTrueDiv(n, 2)),
+    ]  # fmt: skip
+    for expression in expressions:
+        builder = create_builder()
+        net = Network(backend.create_network(builder))
+        tensor = net.raw.add_input("x", trt.float32, (-1, 4, -1))
+        net.bind_symbol(n, tensor, 0)
+        net.bind_symbol(m, tensor, 2)
+        result = net._emit(expression)
+        net.raw.mark_output(result)
+        program = capture(net.raw)
+        for sizes in ((2, 4, 7), (5, 4, 3), (1, 4, 1)):
+            (got,) = program.run([torch.zeros(sizes)]).values()
+            wanted = evaluate(expression, {n: sizes[0], m: sizes[2]}, NumpyArithmetic)
+            assert got.tolist() == [int(wanted)], f"{expression} for {sizes}"
+
+
+def test_each_expression_is_emitted_once() -> None:
+    builder = create_builder()
+    net = Network(backend.create_network(builder))
+    net.bind_symbol(n, net.raw.add_input("x", trt.float32, (-1,)), 0)
+    assert net._emit(n * 2 + 1) is net._emit(2 * n + 1)
+    layers = net.raw.num_layers
+    net._emit(n * 2)
+    assert net.raw.num_layers == layers
+
+
+def test_guards_are_proved_by_trying_all_sizes() -> None:
+    assert counterexample(sympy.Ge(n, 1), {n: (1, 100)}) is None
+    assert counterexample(sympy.Ne(n, m), {n: (1, 4), m: (5, 9)}) is None
+    assert counterexample(sympy.Ne(n, m), {n: (1, 5), m: (5, 9)}) == {n: 5, m: 5}
+    with pytest.raises(ConversionError, match="cannot be proved"):
+        counterexample(sympy.Ne(n, m), {n: (1, 5000), m: (1, 5000)})
