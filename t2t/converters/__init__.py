@@ -12,6 +12,7 @@ FAMILIES = (
     "joining",
     "powers",
     "reduction",
+    "scattering",
     "unary",
     "views",
 )

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from t2t.converters._arguments import positive_dim
+from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["reshape", "same"]
+__all__ = [
+    "expand",
+    "permute",
+    "reinterpret",
+    "reshape",
+    "same",
+    "squeeze",
+    "t",
+    "transpose",
+    "unsqueeze",
+]
 
 
 @converter("aten::view", "aten::reshape", "aten::_unsafe_view", "aten::_reshape_alias")
@@ -19,8 +32,60 @@ def reshape(net: Network, self: torch.Tensor, size: Any, stride: Any = None) -> 
     return net.reshape(self, net.output.shape)
 
 
+@converter("aten::view.dtype")
+def reinterpret(net: Network, self: torch.Tensor, dtype: torch.dtype) -> NetworkTensor:
+    """Convert a change of dtype without a change of bytes: only to the tensor's own dtype."""
+    if dtype != self.dtype:
+        raise UnsupportedArgumentError(
+            f"dtype={dtype}: TensorRT cannot read the bytes of {self.dtype} as another type"
+        )
+    return net.tensor(self)
+
+
 @converter("aten::alias", "aten::detach", "aten::lift_fresh", "aten::contiguous", "aten::clone")
 def same(net: Network, self: torch.Tensor, memory_format: Any = None) -> NetworkTensor:
     """Convert a copy or an alias to nothing; ``memory_format`` has no meaning in a network."""
     del memory_format
     return net.tensor(self)
+
+
+@converter("aten::permute")
+def permute(net: Network, self: torch.Tensor, dims: Sequence[int]) -> NetworkTensor:
+    """Convert to one shuffle layer."""
+    return net.transpose(self, [positive_dim(dim, self.ndim) for dim in dims])
+
+
+@converter("aten::transpose")
+def transpose(net: Network, self: torch.Tensor, dim0: int, dim1: int) -> NetworkTensor:
+    """Convert to one shuffle layer."""
+    order = list(range(self.ndim))
+    a, b = positive_dim(dim0, self.ndim), positive_dim(dim1, self.ndim)
+    if a != b:
+        order[a], order[b] = b, a
+    return net.transpose(self, order)
+
+
+@converter("aten::t")
+def t(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the transpose of a matrix; a vector is given back."""
+    return net.transpose(self, range(self.ndim)[::-1])
+
+
+@converter("aten::squeeze")
+def squeeze(net: Network, self: torch.Tensor, dim: Any = None) -> NetworkTensor:
+    """Convert to one shuffle layer; which dimensions have size 1, torch has said."""
+    del dim
+    return net.reshape(self, net.output.shape)
+
+
+@converter("aten::unsqueeze")
+def unsqueeze(net: Network, self: torch.Tensor, dim: int) -> NetworkTensor:
+    """Convert to one shuffle layer, or an unsqueeze layer where several sizes are dynamic."""
+    return net.unsqueeze(net.tensor(self), [positive_dim(dim, self.ndim + 1)])
+
+
+@converter("aten::expand")
+def expand(net: Network, self: torch.Tensor, size: Any, *, implicit: bool = False) -> NetworkTensor:
+    """Convert to one slice layer whose stride is 0 along the repeated dimensions."""
+    del size, implicit
+    return net.expand(self, net.output.shape)

@@ -68,8 +68,19 @@ class Movement(Sizes):
         stride: Sequence[Size] | None = None,
         mode: Any = "STRICT_BOUNDS",
         fill: TensorLike | None = None,
+        axes: tuple[int, ...] | None = None,
     ) -> NetworkTensor:
-        """Add an ISliceLayer; ``mode`` is a SampleMode, ``fill`` the value outside for FILL."""
+        """Add an ISliceLayer.
+
+        Args:
+            input: the tensor.
+            start: for each axis the first element.
+            shape: for each axis how many.
+            stride: for each axis the step; 1 by default.
+            mode: a SampleMode: what stands outside the input.
+            fill: that value, for FILL.
+            axes: the axes that are meant; by default all.
+        """
         tensor = self.tensor(input)
         arguments = [start, shape, stride or (1,) * len(start)]
         plain = [[static_size(n) for n in argument] for argument in arguments]
@@ -77,7 +88,7 @@ class Movement(Sizes):
         given = [
             tuple(numbers) if None not in numbers else (1,) * len(numbers) for numbers in plain
         ]
-        layer = self.add("add_slice", tensor, *given, mode=member("SampleMode", mode))
+        layer = self.add("add_slice", tensor, *given, mode=member("SampleMode", mode), axes=axes)
         for index, (argument, numbers) in enumerate(zip(arguments, plain, strict=True), start=1):
             if None in numbers:
                 layer.set_input(index, self.shape_tensor(argument))
@@ -85,6 +96,21 @@ class Movement(Sizes):
             value = self.tensor(fill, self.dtype_of(tensor))
             layer.set_input(4, self.reshape(value, ()) if len(value.shape) else value)
         return self.result(layer)
+
+    def narrow(
+        self, x: TensorLike, axis: int, start: Size, size: Size, step: int = 1
+    ) -> NetworkTensor:
+        """Take ``size`` elements along one axis from ``start`` on; all of them: ``x`` itself."""
+        tensor = self.tensor(x)
+        before = x.shape if isinstance(x, torch.Tensor) else shape_of(tensor)
+        if step == 1 and same_sizes([before[axis]], [size]) and static_size(size) != -1:
+            return tensor
+        if -1 not in shape_of(tensor):
+            starts, sizes, steps = [0] * len(before), list(before), [1] * len(before)
+            starts[axis], sizes[axis], steps[axis] = start, size, step
+            return self.add_slice(tensor, starts, sizes, steps)
+        # Other axes may be dynamic: they need not be computed when they are not named.
+        return self.add_slice(tensor, [start], [size], [step], axes=(axis,))
 
     def expand(self, x: TensorLike, sizes: Sequence[Size]) -> NetworkTensor:
         """Broadcast to sizes of the same or a higher rank; -1 keeps a size."""

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from t2t.tracing.formulas import FORMULAS
+
 __all__ = ["OperatorInfo", "decomposition", "operator_info"]
 
 
@@ -80,11 +82,11 @@ def _functional(operator: OpOverload) -> OpOverload | None:
 @functools.cache
 def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
     core = torch._decomp.core_aten_decompositions()
-    return core, torch._decomp.decomposition_table  # type: ignore[return-value]
+    return FORMULAS, core, torch._decomp.decomposition_table  # type: ignore[return-value]
 
 
 def decomposition(operator: OpOverload) -> Callable[..., Any] | None:
-    """Find PyTorch's own formula of an operator in terms of others."""
+    """Find a formula of an operator in terms of others: ours, or PyTorch's own."""
     for table in _tables():
         if operator in table:
             return table[operator]

@@ -1,0 +1,147 @@
+"""Places inside tensors: bounds and indices in torch's spelling, brought to TensorRT's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
+from t2t.network import Network, NetworkTensor
+from t2t.shapes import static_size
+
+__all__ = ["Places", "bounded", "places", "wrapped", "wrapped_tensor"]
+
+
+def wrapped(name: str, index: Any, size: Any) -> Any:
+    """Give an index, counted from the end if negative, as a (symbolic) number from 0 on."""
+    if statically_known_true(index >= 0):
+        return index
+    if statically_known_true(index < 0):
+        return index + size
+    raise UnsupportedArgumentError(
+        f"{name}={index}: it is negative for some of the declared sizes and not for others"
+    )
+
+
+def bounded(name: str, index: Any, size: Any) -> Any:
+    """Give a bound of a slice as Python means it: counted from the end, cut at both ends."""
+    place = wrapped(name, index, size)
+    if not statically_known_true(place >= 0):
+        place = torch.sym_max(place, 0)
+    if not statically_known_true(place <= size):
+        place = torch.sym_min(place, size)
+    return place
+
+
+def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor | NetworkTensor:
+    """Give an index tensor without negative numbers, as TensorRT needs them.
+
+    Raises:
+        UnsupportedArgumentError: a constant index lies outside.
+    """
+    number = static_size(size)
+    if not net.is_traced(index):
+        if not index.numel():
+            return index
+        low, high = int(index.min()), int(index.max())
+        if number is not None and not -number <= low <= high < number:
+            raise UnsupportedArgumentError(
+                f"index {low if low < -number else high} is out of bounds for a dimension of size "
+                f"{number}"
+            )
+        if low >= 0:
+            return index
+        if number is not None:
+            return torch.where(index < 0, index + number, index)
+    length = size if number is None else number
+    negative = net.add_elementwise(index, 0, "LESS")
+    return net.add_select(negative, net.add_elementwise(index, length, "SUM"), index)
+
+
+@dataclass
+class Places:
+    """Which elements several index tensors name.
+
+    Attributes:
+        order: the tensor's dimensions, the indexed ones first.
+        count: how many are indexed.
+        shape: the shape that the index tensors have together.
+        front: how many dimensions of the result stand before that shape, as torch places it.
+        coordinates: an int network tensor of that shape and one more dimension of size ``count``.
+    """
+
+    order: list[int]
+    count: int
+    shape: tuple[Any, ...]
+    front: int
+    coordinates: NetworkTensor
+
+    def result_order(self, rank: int) -> list[int]:
+        """Give the order in which dimensions (``shape``, then the rest) stand in the result."""
+        inner = len(self.shape)
+        rest = list(range(inner, rank))
+        return [*rest[: self.front], *range(inner), *rest[self.front :]]
+
+
+def integer_indices(
+    net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Give one index or None for every dimension; constant masks become the places they select.
+
+    Raises:
+        UnsupportedOperatorError: a mask depends on the input.
+    """
+    found: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            found.append(index)
+            continue
+        if net.is_traced(index):
+            raise UnsupportedOperatorError(
+                "the number of elements that a mask selects depends on the data, which TensorRT "
+                "needs to know when the engine is built; use torch.where or masked_fill"
+            )
+        found += index.nonzero().unbind(1) if index.ndim else _scalar_mask(index)
+    return found + [None] * (self.ndim - len(found))
+
+
+def _scalar_mask(index: torch.Tensor) -> list[torch.Tensor]:
+    raise UnsupportedArgumentError(f"index={index}: a mask without dimensions is not supported")
+
+
+def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Places:
+    """Bring the indices of ``self[indices]`` to one tensor of coordinates.
+
+    Args:
+        net: the network.
+        self: the tensor.
+        indices: for each dimension an int tensor, or None for all of it.
+    """
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    used = [index for index in indices if index is not None]
+    shape = tuple(torch.broadcast_shapes(*(index.shape for index in used)))
+    numbers = [wrapped_tensor(net, i, self.shape[a]) for a, i in zip(axes, used, strict=True)]
+    if all(isinstance(number, torch.Tensor) and not net.is_traced(number) for number in numbers):
+        spread = torch.broadcast_tensors(*(number.long() for number in numbers))  # type: ignore[union-attr]
+        coordinates = net.tensor(torch.stack(spread, -1))
+    else:
+        columns = [
+            net.unsqueeze(net.expand(net.tensor(n, torch.int64), shape), [len(shape)])
+            for n in numbers
+        ]
+        coordinates = net.add_concatenation(columns, len(shape))
+    # torch's rule: index tensors side by side leave their result in place, others put it first.
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    rest = [axis for axis in range(self.ndim) if axis not in axes]
+    return Places([*axes, *rest], len(axes), shape, axes[0] if adjacent else 0, coordinates)
+
+
+def count(shape: Sequence[Any]) -> int | None:
+    """Give the number of elements of a shape, or None where it is dynamic."""
+    sizes = [static_size(size) for size in shape]
+    return None if None in sizes else math.prod(size for size in sizes if size is not None)
