@@ -66,7 +66,13 @@ def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Prog
 
 
 def _info(tensor: Any) -> TensorInfo:
-    return TensorInfo(tensor.name, torch_dtype(tensor.dtype.name), tuple(tensor.shape))
+    shape = _shape(tensor)
+    if shape is None:
+        raise UnsupportedLayerError(
+            f"tensor {tensor.name!r} has no shape, so the network is invalid: "
+            f"{backend.error_text()}"
+        )
+    return TensorInfo(tensor.name, torch_dtype(tensor.dtype.name), shape)
 
 
 def _readable(layer: Any, version: str) -> tuple[Any, str]:

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from t2t.reference.layer import Ready
+from t2t.reference.layers.quantization import quantized
 from t2t.reference.registry import Kernel, layer
+
+
+def _to_int4(x: Tensor) -> Tensor:
+    low = x.long() & 15
+    return torch.where(low > 7, low - 16, low).to(torch.int8)
+
+
+# TensorRT-RTX 1.7 takes these casts into a network, but its builder refuses every one of them;
+# so ONNX, whose casts they come from, decides: FP8 and FP4 saturate, INT4 keeps the low bits,
+# and what FP4 has no value for is 0.
+_UNDEFINED: dict[str, Callable[[Tensor], Tensor]] = {
+    "FP8": lambda x: quantized(x.float(), "FP8"),
+    "FP4": lambda x: quantized(x.float().nan_to_num(0.0, torch.inf, -torch.inf), "FP4"),
+    "INT4": _to_int4,
+}
 
 
 @layer("CAST", "to_type")
 def cast(ready: Ready) -> Kernel:
     """Convert every element: to a float by rounding, from float to integer towards zero."""
-    dtype = ready.dtype
+    dtype, to_type = ready.dtype, ready.types[0]
+    if to_type in _UNDEFINED:
+        return _UNDEFINED[to_type]
     limits = None
     if not dtype.is_floating_point and dtype != torch.bool:
         limits = torch.iinfo(dtype)
