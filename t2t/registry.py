@@ -75,6 +75,8 @@ def converter(
         precision: how the operator behaves under ``fp16=True``; see `Precision`.
         meta: computes the fake output from the operator's own arguments, for operators whose
             original is slow or fails on fake tensors. Without it the original runs on them.
+            Where it gives ``NotImplemented``, a function is not converted as a whole: the operators
+            that it calls are.
         override: replace an earlier converter that you registered under the same name. (t2t's own
             converters need no override: yours win.)
 

@@ -129,12 +129,17 @@ class Tracer:
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
         call = self._call(name, converter, args, kwargs)
+        before = {id(x): version_of(self._fake(x)) for x in traced}
         try:
             converter.signature.bind(None, *args, **kwargs)
         except TypeError as error:
             call.problem = UnsupportedArgumentError(f"{error} (in {converter.qualified_name})")
-        before = {id(x): version_of(self._fake(x)) for x in traced}
-        output = self._run(converter.meta or original, args, kwargs)
+            output = self._run(original, args, kwargs)
+        else:
+            output = self._run(converter.meta or original, args, kwargs)
+        if output is NotImplemented:
+            # The function's own operators arrive one by one.
+            return original(*args, **kwargs)
         written = [x for x in traced if version_of(self._fake(x)) != before[id(x)]]
         return self._register(call, original, output, traced, written)
 
@@ -186,7 +191,8 @@ class Tracer:
     ) -> Any:
         converter = registry.find_operator(operator)
         random = torch.Tag.nondeterministic_seeded in operator.tags
-        if converter is None and not random:
+        # Where a formula leads back to its operator, there is none.
+        if converter is None and not random and info.name not in self._decomposing:
             formula = decomposition(operator)
             if formula is not None:
                 output = self._decompose(info, formula, args, kwargs)
@@ -194,7 +200,7 @@ class Tracer:
                     return output
         call = self._call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
-            text = RANDOM if random else NO_CONVERTER.format(name=info.name.partition(".")[0])
+            text = RANDOM if random else NO_CONVERTER.format(name=self._origin(info.name))
             call.problem = UnsupportedOperatorError(text)
         run = converter.meta if converter is not None and converter.meta else operator
         output = self._run(run, args, kwargs)
@@ -283,12 +289,17 @@ class Tracer:
 
     def _call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
         origin = self._decomposing[0] if self._decomposing else ""
+        origin = "" if origin == name else origin
         call = Call(name, converter, (), {}, self.scopes[-1], self.location(), origin)
         try:
             call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
         except T2TError as error:
             call.problem = error
         return call
+
+    def _origin(self, name: str) -> str:
+        """Name the operator that the model called, without its overload."""
+        return (self._decomposing[0] if self._decomposing else name).partition(".")[0]
 
     def _lift(self, x: Any) -> Any:
         return self.value(x) if isinstance(x, torch.Tensor) else x
