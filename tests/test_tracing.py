@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -296,6 +297,15 @@ def dynamic_run(
         lambda x: x * x.shape[1] ** -0.5,
         lambda x: x.flatten(0, 1) * (x.numel() % 7),
         lambda x: x + max(x.shape[0] * 100, x.shape[1]),
+        lambda x: x / math.sqrt(x.shape[1]),
+        lambda x: x * torch.tensor(x.shape[1]),
+        lambda x: x.sum(0) * torch.tensor([[1], [x.shape[0]]]).sum(0),
+        lambda x: x * torch.tensor(x.shape[0] / 2),
+        lambda x: x.sum((0, 2)) + torch.linspace(0, 1, x.shape[1]),
+        lambda x: x[: x.shape[0] // 2 + 1, -1],
+        lambda x: torch.cat([x, x.new_zeros(x.shape[0], 2, 4)], 1),
+        lambda x: x + torch.arange(x.shape[1])[:, None],
+        lambda x: torch.ones(1, 1, 4).expand(x.shape[0], -1, -1) + x,
     ],
 )
 def test_sizes_follow_the_input(function: Callable[..., Any]) -> None:

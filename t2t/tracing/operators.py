@@ -87,6 +87,9 @@ def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
 
 def decomposition(operator: OpOverload) -> Callable[..., Any] | None:
     """Find a formula of an operator in terms of others: ours, or PyTorch's own."""
+    if operator.namespace == "prims":
+        # PyTorch's own formulas end in these primitives, each of which names its torch function.
+        return getattr(operator, "impl_aten", None)
     for table in _tables():
         if operator in table:
             return table[operator]

@@ -21,6 +21,7 @@ from t2t.shapes import Range
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.patches import TRACE_LOCK, patch
+from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import Tracer
 
 __all__ = ["Dimension", "trace"]
@@ -71,6 +72,8 @@ def trace(
         stack.enter_context(torch.no_grad())
         stack.callback(tracer.constants.restore)
         _patch_torch(stack, tracer, module)
+        if env is not None:
+            patch_numbers(stack, tracer)
         try:
             output = _forward(tracer, module, fake_args, fake_kwargs)
         except T2TError:
