@@ -170,7 +170,7 @@ def test_random_numbers_are_refused_not_frozen() -> None:
 
 
 def test_an_exception_of_the_model_keeps_its_type_and_gets_a_note() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
+    def function(_x: torch.Tensor) -> torch.Tensor:
         raise LookupError("the model's own")
 
     with pytest.raises(LookupError, match="the model's own") as caught:
@@ -179,7 +179,7 @@ def test_an_exception_of_the_model_keeps_its_type_and_gets_a_note() -> None:
 
 
 def test_torch_is_restored_after_keyboard_interrupt() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
+    def function(_x: torch.Tensor) -> torch.Tensor:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -372,6 +372,6 @@ def test_names_of_inputs_and_outputs() -> None:
 
 def test_a_module_without_tensors_is_refused() -> None:
     with pytest.raises(ConversionError, match="no tensor"):
-        to_network(lambda x: 3, [X])
+        to_network(lambda _x: 3, [X])
     with pytest.raises(ConversionError, match="no tensor"):
         to_network(torch.relu, [3])
