@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import sympy
 import torch
@@ -42,8 +40,8 @@ class Made:
 
 
 @pytest.fixture
-def made() -> Iterator[Made]:
-    yield Made()
+def made() -> Made:
+    return Made()
 
 
 def test_layers_are_named_after_module_and_operator(made: Made) -> None:
@@ -99,7 +97,7 @@ def test_ranks_are_aligned_from_the_right(made: Made) -> None:
 
 
 def test_what_tensorrt_refuses_raises_with_its_words(made: Made) -> None:
-    with pytest.raises(ConversionError, match="(?i)dimension|broadcast"):
+    with pytest.raises(ConversionError, match=r"(?i)dimension|broadcast"):
         made.net.add_elementwise(made.x, torch.ones(5), "SUM")
     with pytest.raises(ConversionError, match="TensorRT"):
         made.net.add_topk(made.x, "MAX", 5000, 2)
