@@ -20,8 +20,9 @@ from t2t.errors import T2TError
 from t2t.lowering import Conversion, to_network
 from t2t.precision import Policy
 from t2t.reference import capture
+from t2t.registry import supported_operators
 
-__all__ = ["OpCase", "ids", "integers", "run_case", "uniform"]
+__all__ = ["OpCase", "ids", "integers", "operators_of", "run_case", "uniform"]
 
 # fp32: the executor and torch add in different orders; everything that moves data is exact.
 TOLERANCES = {
@@ -200,3 +201,15 @@ def _assert_close(case: OpCase, result: torch.Tensor, wanted: torch.Tensor) -> N
 def _listing(conversion: Conversion) -> str:
     raw = conversion.network.raw
     return ", ".join(raw.get_layer(index).name for index in range(raw.num_layers))
+
+
+def operators_of(case: OpCase) -> set[str]:
+    """Give the registered names of what a row calls (not of what it is refused for)."""
+    function, inputs = _function(case), _cloned(_draw(case, 1, None))
+    try:
+        conversion = to_network(function, inputs, policy=case.policy, **_dynamic(case))
+    except T2TError:
+        return set()
+    known = supported_operators()
+    names = {call.name for call in conversion.graph.calls}
+    return {form for name in names for form in (name, name.partition(".")[0]) if form in known}

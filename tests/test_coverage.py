@@ -1,0 +1,46 @@
+"""Every registered operator has a row in a table, and docs/operators.md says what there is."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+from t2t import registry
+from tests.cases import OpCase, operators_of
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Names that no row can reach, each with its reason.
+UNREACHABLE: dict[str, str] = {}
+
+
+def tables() -> dict[str, list[OpCase]]:
+    """Give the rows of every test module."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "OpCase" not in source or path.name == Path(__file__).name:
+            continue
+        module = importlib.import_module(f"tests.{path.stem}")
+        lists = [value for value in vars(module).values() if isinstance(value, list)]
+        found[path.stem] = [row for rows in lists for row in rows if isinstance(row, OpCase)]
+    return found
+
+
+def test_every_registered_operator_has_a_row() -> None:
+    reached: set[str] = set()
+    for rows in tables().values():
+        for row in rows:
+            if row.raises is None:
+                reached |= operators_of(row)
+    missing = sorted(set(registry._own) - reached - set(UNREACHABLE))
+    assert not missing, f"no row of any table calls {missing}"
+    assert not set(UNREACHABLE) & reached, "a row reaches what is said to be unreachable"
+
+
+def test_the_list_of_operators_is_fresh() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "operators.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

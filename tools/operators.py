@@ -1,0 +1,70 @@
+"""Write docs/operators.md: every operator that has a converter of its own.
+
+python tools/operators.py          writes the file
+python tools/operators.py --check  exits with 1 where it is out of date
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from t2t import registry, supported_operators
+
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+HEAD = """# Operators
+
+Written by `python tools/operators.py` from the registry; do not edit.
+
+Torch functions are converted as they are called; every other call arrives as an ATen operator.
+In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. An operator that is
+not listed is decomposed by PyTorch's own formulas into ones that are; only what remains is
+unsupported, and `t2t.missing_operators(model, inputs)` lists that.
+
+"fp16" says what `fp16=True` makes of an operator: *half* computes in half precision, *fp32* stays
+in float32, *follows* is half where an input is half already.
+"""
+PRECISION = {"compute": "half", "sensitive": "fp32", "follow": "follows"}
+
+
+def page() -> str:
+    """Give the text of the page."""
+    families: dict[str, list[str]] = defaultdict(list)
+    seen = set()
+    for name in supported_operators():
+        entry = registry._own[name]
+        if entry.function in seen:
+            continue
+        seen.add(entry.function)
+        names = ", ".join(f"`{n}`" for n in sorted(n for n in registry._own if _is(n, entry)))
+        doc = (inspect.getdoc(entry.function) or "").partition("\n")[0].replace("|", "\\|")
+        family = entry.function.__module__.rpartition(".")[2]
+        families[family].append(f"| {names} | {PRECISION[entry.precision]} | {doc} |")
+    parts = [HEAD]
+    for family, rows in sorted(families.items()):
+        table = ["| operators | fp16 | conversion |", "|---|---|---|", *sorted(rows)]
+        parts.append("\n".join([f"## {family}", "", *table]) + "\n")
+    return "\n".join(parts)
+
+
+def _is(name: str, entry: registry.Converter) -> bool:
+    return registry._own[name].function is entry.function
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = page()
+    if "--check" not in sys.argv[1:]:
+        TARGET.parent.mkdir(exist_ok=True)
+        TARGET.write_text(text, encoding="utf-8")
+        return 0
+    fresh = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text
+    if not fresh:
+        sys.stdout.write("docs/operators.md is out of date: run python tools/operators.py\n")
+    return 0 if fresh else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
