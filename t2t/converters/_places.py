@@ -14,7 +14,19 @@ from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.shapes import static_size
 
-__all__ = ["Places", "bounded", "places", "wrapped", "wrapped_tensor"]
+__all__ = [
+    "MASKS",
+    "Places",
+    "bounded",
+    "integer_indices",
+    "mask_indices",
+    "places",
+    "wrapped",
+    "wrapped_tensor",
+]
+
+MASKS = (torch.bool, torch.uint8)
+"""Dtypes of index tensors that are masks."""
 
 
 def wrapped(name: str, index: Any, size: Any) -> Any:
@@ -98,7 +110,7 @@ def integer_indices(
     """
     found: list[torch.Tensor | None] = []
     for index in indices:
-        if index is None or index.dtype not in (torch.bool, torch.uint8):
+        if index is None or index.dtype not in MASKS:
             found.append(index)
             continue
         if net.is_traced(index):
@@ -106,12 +118,13 @@ def integer_indices(
                 "the number of elements that a mask selects depends on the data, which TensorRT "
                 "needs to know when the engine is built; use torch.where or masked_fill"
             )
-        found += index.nonzero().unbind(1) if index.ndim else _scalar_mask(index)
+        found += mask_indices(index)
     return found + [None] * (self.ndim - len(found))
 
 
-def _scalar_mask(index: torch.Tensor) -> list[torch.Tensor]:
-    raise UnsupportedArgumentError(f"index={index}: a mask without dimensions is not supported")
+def mask_indices(mask: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Give the places where a constant mask holds, one tensor for each of its dimensions."""
+    return mask.nonzero().unbind(1)
 
 
 def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Places:

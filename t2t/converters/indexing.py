@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from t2t.converters._arguments import positive_dim
-from t2t.converters._places import bounded, integer_indices, places, wrapped, wrapped_tensor
+from t2t.converters._places import (
+    MASKS,
+    bounded,
+    integer_indices,
+    mask_indices,
+    places,
+    wrapped,
+    wrapped_tensor,
+)
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
@@ -61,7 +71,19 @@ def embedding(
     return net.add_gather(weight, indices, 0)
 
 
-@converter("aten::index", "aten::_unsafe_index")
+def _index_shape(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Compute the fake result; how many elements a constant mask selects is known."""
+    numbers: list[torch.Tensor | None] = []
+    for number in indices:
+        if isinstance(number, FakeTensor | NoneType) or number.dtype not in MASKS:
+            numbers.append(number)
+            continue
+        with unset_fake_temporarily():
+            numbers += mask_indices(number)
+    return torch.ops.aten.index.Tensor(self, numbers)  # type: ignore[no-any-return]
+
+
+@converter("aten::index", "aten::_unsafe_index", meta=_index_shape)
 def index(
     net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
 ) -> NetworkTensor:

@@ -11,8 +11,10 @@ from t2t.converters._arguments import positive_dim
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
+from t2t.shapes import static_size
 
 __all__ = [
+    "diagonal",
     "expand",
     "permute",
     "reinterpret",
@@ -21,6 +23,7 @@ __all__ = [
     "squeeze",
     "t",
     "transpose",
+    "unfold",
     "unsqueeze",
 ]
 
@@ -89,3 +92,46 @@ def expand(net: Network, self: torch.Tensor, size: Any, *, implicit: bool = Fals
     """Convert to one slice layer whose stride is 0 along the repeated dimensions."""
     del size, implicit
     return net.expand(self, net.output.shape)
+
+
+@converter("aten::diagonal")
+def diagonal(
+    net: Network, self: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> NetworkTensor:
+    """Convert to a strided slice of the flattened matrices."""
+    a, b = positive_dim(dim1, self.ndim), positive_dim(dim2, self.ndim)
+    rest = [axis for axis in range(self.ndim) if axis not in (a, b)]
+    sizes = [self.shape[axis] for axis in rest]
+    rows, columns, length = self.shape[a], self.shape[b], net.output.shape[-1]
+    if static_size(length) == 0:
+        return net.add_slice(
+            net.reshape(net.transpose(self, [*rest, a, b]), [*sizes, rows * columns]),
+            [0] * (len(rest) + 1),
+            [*sizes, 0],
+        )
+    start = offset if offset >= 0 else -offset * columns
+    flat = net.reshape(net.transpose(self, [*rest, a, b]), [*sizes, rows * columns])
+    return net.narrow(flat, len(rest), start, length, columns + 1)
+
+
+@converter("aten::unfold")
+def unfold(
+    net: Network, self: torch.Tensor, dimension: int, size: int, step: int
+) -> NetworkTensor:
+    """Convert to a reshape where windows do not overlap, else to one gather layer of windows."""
+    if self.ndim == 0:
+        return net.reshape(self, net.output.shape)
+    axis = positive_dim(dimension, self.ndim)
+    windows = net.output.shape[axis]
+    order = [*range(axis + 1), *range(axis + 2, self.ndim + 1), axis + 1]
+    before, behind = self.shape[:axis], self.shape[axis + 1 :]
+    if size == step:
+        used = net.narrow(self, axis, 0, windows * size)
+        return net.transpose(net.reshape(used, [*before, windows, size, *behind]), order)
+    inside = torch.arange(size)
+    if static_size(windows) is not None:
+        places: Any = torch.arange(windows).unsqueeze(1) * step + inside
+    else:
+        first = net.unsqueeze(net.add_linspace([windows], 0, step, torch.int64), [1])
+        places = net.add_elementwise(first, inside, "SUM")
+    return net.transpose(net.add_gather(self, places, axis), order)
