@@ -8,6 +8,7 @@ CPU or on a GPU's current stream. What they compute is a function of torch tenso
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,6 +167,17 @@ class StandInContext:
         if self.fails:
             return False
         time.sleep(0.002)  # a chance for other threads
+        with self.stream(stream_handle):
+            done = self.write(stream_handle)
+        self.busy = not done
+        return done
+
+    def stream(self, handle: int) -> Any:
+        if self.engine.device == "cpu":
+            return nullcontext()
+        return torch.cuda.stream(torch.cuda.ExternalStream(handle) if handle else None)
+
+    def write(self, stream_handle: int) -> bool:
         for name, value in self.results().items():
             info = self.engine.info(name)
             address = self.addresses.get(name, 0)
@@ -178,5 +190,4 @@ class StandInContext:
                 allocator.notify_shape(name, tuple(value.shape))
             device = "cpu" if info.on_host else self.engine.device
             memory(address, info.dtype, value.shape, device).copy_(value)
-        self.busy = False
         return True

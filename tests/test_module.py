@@ -363,15 +363,27 @@ def test_repr(module):
 
 
 NO_TENSORRT = """
-import sys, warnings
+import importlib.util, sys, warnings
 import torch
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.startswith("tensorrt"):
-            raise ImportError(name)
+            return importlib.util.spec_from_loader(name, self)
+
+    def create_module(self, spec):
+        raise ImportError(spec.name)
+
+    def exec_module(self, module):
+        raise ImportError(module)
 
 sys.meta_path.insert(0, Refuse())
+try:
+    import tensorrt_rtx
+except ImportError:
+    pass
+else:
+    raise AssertionError("TensorRT can be imported")
 from t2t.module import ReferenceExecutionWarning, TRTModule
 module = TRTModule()
 module.load_state_dict(torch.load(sys.argv[1], weights_only=True))
