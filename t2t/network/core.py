@@ -287,8 +287,13 @@ class NetworkCore:
     def unsqueeze(self, x: NetworkTensor, axes: Sequence[int]) -> NetworkTensor:
         """Insert dimensions of size 1, so that they have these indices in the result."""
         sizes = list(x.shape)
+        moved = sizes[min(axes) :]
         for axis in sorted(axes):
             sizes.insert(axis, 1)
+        if sizes.count(-1) > 1 and -1 not in moved:
+            # 0 copies the size of the dimension with the same index.
+            dims = tuple(0 if size == -1 else size for size in sizes)
+            return self.result(self.add("add_shuffle", x, reshape_dims=dims))
         if sizes.count(-1) > 1 and backend.has_layer("add_unsqueeze"):
             indices = self.constant(torch.tensor(list(axes), dtype=torch.int64))
             return self.result(self.add("add_unsqueeze", x, indices))
