@@ -134,6 +134,16 @@ def test_with_neither_engine_nor_program(parts):
 
 
 @pytest.mark.usefixtures("quiet")
+def test_answers_do_not_change_with_the_originals_weights(parts):
+    kernel = weights()
+    builder = create_builder()
+    network = conv_relu(builder, kernel=kernel)
+    module = TRTModule(parts[0], SIGNATURE, capture(network))
+    kernel *= 2
+    check(module)
+
+
+@pytest.mark.usefixtures("quiet")
 def test_a_program_alone_takes_tensors_in_order(parts):
     module = TRTModule(program=parts[1])
     x = torch.ones(1, 3, 8, 8)

@@ -38,7 +38,7 @@ class TRTModule(torch.nn.Module):
     Args:
         plan: the serialized engine; bytes are copied, tensors and writable buffers are shared.
         signature: inputs and outputs; None takes the program's, in order.
-        program: the network for the reference executor.
+        program: the network for the reference executor; its weights are copied.
         precision: what the network computes in: "fp32", "fp16" or "bf16"; verify goes by it.
         compute_capabilities: the GPUs that the plan was built for, such as ("8.9",).
 
@@ -75,7 +75,8 @@ class TRTModule(torch.nn.Module):
             "backend": origin.backend if origin else None,
             "backend_version": origin.version if origin else None,
         }
-        self._converted = Converted(signature, engine, program, details)
+        own = None if program is None else _with_own_weights(program)
+        self._converted = Converted(signature, engine, own, details)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run on what the original module takes.
@@ -226,6 +227,17 @@ class TRTModule(torch.nn.Module):
         else:
             missing_keys.append(prefix + "metadata")
         unexpected_keys.extend(prefix + name for name in own if strict and not is_entry(name))
+
+
+def _with_own_weights(program: Program) -> Program:
+    """Copy the weights: a captured program shares those of the original, which may train on."""
+    state = program.to_state()
+    return Program.from_state(
+        {
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in state.items()
+        }
+    )
 
 
 def _specs(infos: Sequence[Any]) -> list[TensorSpec]:
