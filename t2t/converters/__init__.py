@@ -6,13 +6,20 @@ import importlib
 
 # Importing a family registers its converters.
 FAMILIES = (
+    "activation",
+    "batch_norm",
     "comparison",
+    "convolution",
     "elementwise",
     "indexing",
     "joining",
+    "linear",
+    "norm",
+    "pooling",
     "powers",
     "reduction",
     "scattering",
+    "softmax",
     "unary",
     "views",
 )

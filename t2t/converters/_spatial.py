@@ -1,0 +1,61 @@
+"""Tensors as TensorRT's window layers take them: batched, with at least two spatial dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from t2t.network import Network, NetworkTensor
+
+__all__ = ["autocast", "batched", "planar", "restored", "squeeze", "window_count"]
+
+
+def batched(net: Network, x: NetworkTensor, spatial: int) -> NetworkTensor:
+    """Give (C, *spatial) or (N, C, *spatial) as (N, C, *spatial), at least 4-D."""
+    axes = _added_axes(len(x.shape), spatial)
+    return net.unsqueeze(x, axes) if axes else x
+
+
+def restored(net: Network, x: NetworkTensor, rank: int, spatial: int) -> NetworkTensor:
+    """Take away the dimensions that `batched` added to a tensor of this rank."""
+    return squeeze(net, x, _added_axes(rank, spatial))
+
+
+def _added_axes(rank: int, spatial: int) -> list[int]:
+    front = [0] if rank == spatial + 1 else []
+    return front + [rank + len(front)] * (spatial == 1)
+
+
+def squeeze(net: Network, x: NetworkTensor, axes: Sequence[int]) -> NetworkTensor:
+    """Remove dimensions of size 1, given as indices from the front."""
+    if not axes:
+        return x
+    kept = [(index, size) for index, size in enumerate(x.shape) if index not in axes]
+    sizes = [size for _, size in kept]
+    if sizes.count(-1) > 1:
+        # A shuffle infers one size only; others it can copy from the dimension of the same index.
+        if any(size == -1 and index != place for place, (index, size) in enumerate(kept)):
+            indices = net.tensor(torch.tensor(list(axes), dtype=torch.int64))
+            return net.result(net.add("add_squeeze", x, indices))
+        sizes = [0 if size == -1 else size for size in sizes]
+    return net.result(net.add("add_shuffle", x, reshape_dims=tuple(sizes)))
+
+
+def planar(numbers: Sequence[int], missing: int) -> tuple[int, ...]:
+    """Give the numbers of one spatial dimension as those of two, the second being ``missing``."""
+    return (*numbers, missing) if len(numbers) == 1 else tuple(numbers)
+
+
+def window_count(size: Any, window: int, stride: int, pads: int, up: bool = False) -> Any:
+    """Give how many windows fit into a size, perhaps symbolic, that is padded by ``pads`` in all.
+
+    ``window`` is in elements, dilation included; ``up`` lets the last one stand over the end.
+    """
+    return (size + pads - window + (stride - 1 if up else 0)) // stride + 1
+
+
+def autocast(x: torch.Tensor, original: Callable[..., Any], *args: Any) -> Any:
+    """Call the original where torch.autocast may change its dtype; None elsewhere."""
+    return original(x, *args) if torch.is_autocast_enabled(x.device.type) else None

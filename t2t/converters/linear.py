@@ -1,0 +1,178 @@
+"""Linear layers and products of matrices and vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from t2t.converters._spatial import autocast, squeeze
+from t2t.network import Network, NetworkTensor, TensorLike
+from t2t.network.movement import same_sizes
+from t2t.registry import converter
+
+__all__ = ["addbmm", "addmm", "linear", "matmul", "multiply", "product"]
+
+_LINEAR, _MATMUL = F.linear, torch.matmul
+
+
+def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> NetworkTensor:
+    """Multiply as torch.matmul does, in torch's result type; ``op1`` may "TRANSPOSE" ``b``."""
+    dtype = net.output.dtype
+    x, y = net.tensor(a, dtype), net.tensor(b, dtype)
+    rows, columns = len(x.shape) == 1, len(y.shape) == 1
+    # As matrices of one row or column, for TensorRT's vectors do not mix with other ranks.
+    left = net.unsqueeze(x, [0]) if rows else x
+    right = net.unsqueeze(y, [1]) if columns else y
+    op1 = "NONE" if columns else op1
+    if net.dtype_of(x).is_floating_point:
+        z = net.add_matrix_multiply(left, right, "NONE", op1)
+    else:
+        z = _integer_product(net, left, right, op1)
+    rank = len(z.shape)
+    return squeeze(net, z, [rank - 2] * rows + [rank - 1] * columns)
+
+
+def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> NetworkTensor:
+    """(*, m, k) by (*, k, n): TensorRT multiplies matrices of floats only."""
+    a = net.unsqueeze(a, [len(a.shape)])
+    b = net.unsqueeze(b, [len(b.shape) - 2])
+    if op1 == "TRANSPOSE":
+        rank = len(b.shape)
+        b = net.transpose(b, [*range(rank - 3), rank - 1, rank - 3 + 1, rank - 2])
+    terms = net.add_elementwise(a, b, "PROD")
+    return net.add_reduce(terms, "SUM", len(terms.shape) - 2, keep_dims=False)
+
+
+def _linear_meta(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    known = autocast(input, _LINEAR, weight, bias)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    return input.new_empty((*input.shape[:-1], *weight.shape[:-1]))
+
+
+@converter("torch.nn.functional.linear", precision="compute", meta=_linear_meta)
+def linear(
+    net: Network, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> NetworkTensor:
+    """Convert (*, in) to (*, out) by a weight (out, in), or to (*) by one of (in,)."""
+    y = product(net, input, weight, "TRANSPOSE")
+    return y if bias is None else net.add_elementwise(y, _typed(net, bias), "SUM")
+
+
+def _typed(net: Network, x: TensorLike) -> NetworkTensor:
+    return net.tensor(x, net.output.dtype)
+
+
+def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if torch.is_autocast_enabled(input.device.type) or min(input.dim(), other.dim()) < 2:
+        return _MATMUL(input, other)
+    batches = (input.shape[:-2], other.shape[:-2])
+    if all(batches) and not same_sizes(*batches):
+        return _MATMUL(input, other)
+    return input.new_empty((*max(batches, key=len), input.shape[-2], other.shape[-1]))
+
+
+@converter(
+    "torch.matmul",
+    "torch.linalg.matmul",
+    "torch.Tensor.matmul",
+    "torch.Tensor.__matmul__",
+    precision="compute",
+    meta=_matmul_meta,
+)
+def matmul(net: Network, input: torch.Tensor, other: torch.Tensor) -> NetworkTensor:
+    """Convert a product of any ranks: (*, m, k) by (*, k, n), 1-D operands being vectors."""
+    return product(net, input, other)
+
+
+@converter("aten::mm", "aten::bmm", precision="compute")
+def multiply(net: Network, self: torch.Tensor, mat2: torch.Tensor) -> NetworkTensor:
+    """Convert (*, m, k) by (*, k, n) to (*, m, n)."""
+    return product(net, self, mat2)
+
+
+@converter("aten::mv", precision="compute")
+def mv(net: Network, self: torch.Tensor, vec: torch.Tensor) -> NetworkTensor:
+    """Convert (m, k) by (k,) to (m,)."""
+    return product(net, self, vec)
+
+
+@converter("aten::dot", precision="compute")
+def dot(net: Network, self: torch.Tensor, tensor: torch.Tensor) -> NetworkTensor:
+    """Convert (k,) by (k,) to a number."""
+    return product(net, self, tensor)
+
+
+@converter("aten::addmm", precision="compute")
+def addmm(
+    net: Network,
+    self: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> NetworkTensor:
+    """Convert ``beta * self + alpha * (mat1 @ mat2)``; ``self`` broadcasts."""
+    return _plus(net, self, product(net, mat1, mat2), beta, alpha)
+
+
+@converter("aten::baddbmm", precision="compute")
+def baddbmm(
+    net: Network,
+    self: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> NetworkTensor:
+    """Convert ``beta * self + alpha * (batch1 @ batch2)``; ``self`` broadcasts."""
+    return _plus(net, self, product(net, batch1, batch2), beta, alpha)
+
+
+@converter("aten::addbmm", precision="compute")
+def addbmm(
+    net: Network,
+    self: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> NetworkTensor:
+    """Convert ``beta * self + alpha * sum(batch1 @ batch2)`` over the batch."""
+    total = net.add_reduce(product(net, batch1, batch2), "SUM", 0, keep_dims=False)
+    return _plus(net, self, total, beta, alpha)
+
+
+@converter("aten::addmv", precision="compute")
+def addmv(
+    net: Network,
+    self: torch.Tensor,
+    mat: torch.Tensor,
+    vec: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> NetworkTensor:
+    """Convert ``beta * self + alpha * (mat @ vec)``."""
+    return _plus(net, self, product(net, mat, vec), beta, alpha)
+
+
+def _plus(
+    net: Network, added: torch.Tensor, result: NetworkTensor, beta: Any, alpha: Any
+) -> NetworkTensor:
+    if alpha != 1:
+        result = net.add_elementwise(result, _typed(net, alpha), "PROD")
+    # As torch has it, nothing of ``added`` matters then, not even NaN.
+    if beta == 0:
+        return result
+    term = _typed(net, added)
+    if beta != 1:
+        term = net.add_elementwise(term, _typed(net, beta), "PROD")
+    return net.add_elementwise(result, term, "SUM")

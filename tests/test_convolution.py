@@ -1,0 +1,177 @@
+"""Convolution and transposed convolution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from t2t.precision import Policy
+from tests.cases import OpCase, ids, run_case
+
+FP16 = Policy(torch.float16)
+HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
+
+
+def weight(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7)) / 4
+
+
+W1, W2, W3 = weight(6, 4, 3), weight(6, 4, 3, 2), weight(6, 2, 3, 2, 1)
+BIAS, LONG_BIAS = weight(6), weight(12)
+# Transposed kernels are (C, K / groups, *window).
+T1, T2, T3 = weight(4, 6, 3), weight(4, 6, 3, 2), weight(2, 6, 3, 2, 2)
+
+CASES = [
+    OpCase("conv2d", lambda x: F.conv2d(x, W2), [(2, 4, 7, 8)], layers=1),
+    OpCase("conv2d-torch", lambda x: torch.conv2d(x, W2, BIAS), [(2, 4, 7, 8)], layers=1),
+    OpCase("conv2d-bias", lambda x: F.conv2d(x, W2, BIAS), [(2, 4, 7, 8)], layers=1),
+    OpCase("conv2d-keywords", lambda x: F.conv2d(input=x, weight=W2, padding=1), [(2, 4, 7, 8)]),
+    OpCase("conv2d-ints", lambda x: F.conv2d(x, W2, BIAS, 2, 1, 2), [(2, 4, 9, 8)]),
+    OpCase(
+        "conv2d-tuples", lambda x: F.conv2d(x, W2, BIAS, (2, 1), (0, 2), (1, 3)), [(2, 4, 9, 8)]
+    ),
+    OpCase("conv2d-list-of-one", lambda x: F.conv2d(x, W2, stride=[2]), [(2, 4, 9, 8)]),
+    OpCase("conv2d-same", lambda x: F.conv2d(x, W2, padding="same"), [(2, 4, 9, 8)]),
+    OpCase(
+        "conv2d-same-dilation", lambda x: F.conv2d(x, W2, padding="same", dilation=(2, 3)),
+        [(2, 4, 9, 8)], layers=1,
+    ),
+    OpCase("conv2d-valid", lambda x: F.conv2d(x, W2, padding="valid"), [(2, 4, 9, 8)]),
+    OpCase("conv2d-groups", lambda x: F.conv2d(x, W2, BIAS, groups=2), [(2, 8, 7, 8)]),
+    OpCase("conv2d-depthwise", nn.Conv2d(4, 8, 3, groups=4, padding=1), [(2, 4, 7, 8)]),
+    OpCase("conv2d-unbatched", lambda x: F.conv2d(x, W2, BIAS), [(4, 7, 8)], layers=3),
+    OpCase(
+        "conv2d-dynamic", lambda x: F.conv2d(x, W2, BIAS, stride=2, padding=1), [(2, 4, 7, 8)],
+        dynamic=[{0: (1, 4), 2: (4, 20), 3: (4, 20)}], shapes=[(3, 4, 11, 6)], layers=1,
+    ),
+    OpCase(
+        "conv2d-unbatched-dynamic", lambda x: F.conv2d(x, W2, BIAS), [(4, 7, 8)],
+        dynamic=[{1: (4, 20), 2: (4, 20)}], shapes=[(4, 11, 6)],
+    ),
+    OpCase("conv2d-traced-weight", lambda x, w: F.conv2d(x, w), [(2, 4, 7, 8), (6, 4, 3, 2)]),
+    OpCase(
+        "conv2d-traced-weight-bias", lambda x, w, b: F.conv2d(x, w, b, groups=2),
+        [(2, 4, 7, 8), (6, 2, 3, 2), (6,)],
+    ),
+    OpCase("conv2d-constant-input", lambda w: F.conv2d(torch.ones(1, 2, 5, 5), w), [(3, 2, 2, 2)]),
+    OpCase("conv2d-1x1", nn.Conv2d(4, 5, 1, bias=False), [(2, 4, 1, 1)]),
+    OpCase("conv2d-module-stride", nn.Conv2d(4, 5, (3, 1), 2, (1, 0)), [(2, 4, 6, 6)]),
+    OpCase("conv2d-aten", lambda x: torch.ops.aten.conv2d(x, W2, BIAS, [2, 1]), [(2, 4, 7, 8)]),
+    OpCase(
+        "conv2d-circular", nn.Conv2d(4, 5, 3, padding=(1, 2), padding_mode="circular"),
+        [(2, 4, 6, 7)],
+    ),
+    OpCase(
+        "conv2d-reflect", nn.Conv2d(4, 5, 3, padding=(1, 2), padding_mode="reflect"),
+        [(2, 4, 6, 7)],
+    ),
+    OpCase(
+        "conv2d-replicate", nn.Conv2d(4, 5, 3, padding=(1, 2), padding_mode="replicate"),
+        [(2, 4, 6, 7)],
+    ),
+    OpCase("conv2d-fp16", nn.Conv2d(4, 5, 3), [(2, 4, 6, 7)], policy=FP16, **HALF),
+    OpCase("conv1d", lambda x: F.conv1d(x, W1), [(2, 4, 9)], layers=3),
+    OpCase("conv1d-all", lambda x: torch.conv1d(x, W1, BIAS, 2, 3, 2), [(2, 4, 9)]),
+    OpCase("conv1d-groups", lambda x: F.conv1d(x, W1, BIAS, groups=2), [(2, 8, 9)]),
+    OpCase("conv1d-same-even", nn.Conv1d(4, 5, 4, padding="same"), [(2, 4, 9)]),
+    OpCase("conv1d-unbatched", lambda x: F.conv1d(x, W1, BIAS), [(4, 9)]),
+    OpCase(
+        "conv1d-dynamic", lambda x: F.conv1d(x, W1, BIAS), [(2, 4, 9)],
+        dynamic=[{0: (1, 4), 2: (4, 20)}], shapes=[(3, 4, 12)], layers=3,
+    ),
+    OpCase("conv1d-traced-weight", lambda x, w: F.conv1d(x, w), [(2, 4, 9), (6, 4, 3)]),
+    OpCase("conv1d-reflect", nn.Conv1d(4, 5, 3, padding=2, padding_mode="reflect"), [(2, 4, 9)]),
+    OpCase("conv3d", lambda x: F.conv3d(x, W3), [(2, 2, 5, 6, 4)], layers=1),
+    OpCase(
+        "conv3d-all", lambda x: F.conv3d(x, W3, BIAS, (1, 2, 1), (1, 0, 2), (2, 1, 1), 2),
+        [(2, 4, 5, 6, 4)],
+    ),
+    OpCase("conv3d-same", nn.Conv3d(2, 4, (3, 2, 1), padding="same"), [(2, 2, 5, 6, 4)]),
+    OpCase("conv3d-unbatched", lambda x: F.conv3d(x, W3, BIAS), [(2, 5, 6, 4)]),
+    OpCase(
+        "conv3d-circular",
+        nn.Conv3d(2, 3, 3, stride=2, padding=(1, 2, 3), padding_mode="circular"),
+        [(2, 2, 4, 4, 4)],
+    ),
+    OpCase("transpose2d", lambda x: F.conv_transpose2d(x, T2), [(2, 4, 5, 6)], layers=1),
+    OpCase(
+        "transpose2d-torch", lambda x: torch.conv_transpose2d(x, T2, BIAS), [(2, 4, 5, 6)]
+    ),
+    OpCase(
+        "transpose2d-all",
+        lambda x: F.conv_transpose2d(x, T2, LONG_BIAS, (2, 3), (1, 2), (1, 0), 2),
+        [(2, 4, 5, 6)], layers=1,
+    ),
+    OpCase(
+        "transpose2d-output-padding", nn.ConvTranspose2d(4, 3, 3, 2, 0, 1), [(2, 4, 5, 6)]
+    ),
+    OpCase(
+        "transpose2d-output-padding-dilation",
+        lambda x: F.conv_transpose2d(x, T2, BIAS, 1, 0, (2, 1), 1, (3, 2)), [(2, 4, 5, 6)],
+    ),
+    OpCase(
+        "transpose2d-dilation", lambda x: F.conv_transpose2d(x, T2, BIAS, dilation=2),
+        [(2, 4, 5, 6)],
+    ),
+    OpCase(
+        "transpose2d-stride-dilation",
+        lambda x: F.conv_transpose2d(x, T2, BIAS, stride=2, padding=1, dilation=(2, 3)),
+        [(2, 4, 5, 6)],
+    ),
+    OpCase(
+        "transpose2d-depthwise", nn.ConvTranspose2d(4, 4, 4, 2, 1, groups=4), [(2, 4, 5, 6)]
+    ),
+    OpCase("transpose2d-unbatched", lambda x: F.conv_transpose2d(x, T2, BIAS), [(4, 5, 6)]),
+    OpCase(
+        "transpose2d-dynamic", nn.ConvTranspose2d(4, 3, 2, 2), [(2, 4, 5, 6)],
+        dynamic=[{0: (1, 4), 2: (2, 9), 3: (2, 9)}], shapes=[(1, 4, 3, 8)], layers=1,
+    ),
+    OpCase(
+        "transpose2d-dynamic-output-padding", nn.ConvTranspose2d(4, 3, 3, 2, 0, 1),
+        [(2, 4, 5, 6)], dynamic=[{0: (1, 4), 2: (2, 9), 3: (2, 9)}], shapes=[(1, 4, 3, 8)],
+    ),
+    OpCase(
+        "transpose2d-module-output-size",
+        lambda x: nn.functional.conv_transpose2d(x, T2, stride=2, padding=1, output_padding=(0, 1)),
+        [(2, 4, 5, 6)],
+    ),
+    OpCase(
+        "transpose2d-traced-weight", lambda x, w: F.conv_transpose2d(x, w, stride=2),
+        [(2, 4, 5, 6), (4, 3, 2, 2)],
+    ),
+    OpCase(
+        "transpose2d-traced-weight-dilation",
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2),
+        [(2, 4, 5, 6), (4, 3, 2, 2)], raises="dilation",
+    ),
+    OpCase(
+        "transpose2d-aten",
+        lambda x: torch.ops.aten.conv_transpose2d(x, T2, BIAS, [2, 1], [1, 0], [1, 0]),
+        [(2, 4, 5, 6)],
+    ),
+    OpCase(
+        "transpose2d-bf16", nn.ConvTranspose2d(4, 3, 2, 2).bfloat16(),
+        [lambda g: torch.randn((2, 4, 5, 6), generator=g).bfloat16()],
+    ),
+    OpCase("transpose2d-fp16", nn.ConvTranspose2d(4, 3, 2, 2), [(2, 4, 5, 6)], policy=FP16, **HALF),
+    OpCase("transpose1d", lambda x: F.conv_transpose1d(x, T1, BIAS), [(2, 4, 9)]),
+    OpCase(
+        "transpose1d-all", lambda x: F.conv_transpose1d(x, T1, LONG_BIAS, 3, 2, 1, 2, 2),
+        [(2, 4, 9)],
+    ),
+    OpCase("transpose1d-unbatched", nn.ConvTranspose1d(4, 3, 3, 2), [(4, 9)]),
+    OpCase("transpose3d", lambda x: F.conv_transpose3d(x, T3, BIAS), [(2, 2, 3, 4, 5)]),
+    OpCase(
+        "transpose3d-all", nn.ConvTranspose3d(2, 4, (3, 2, 2), (2, 1, 2), 1, (1, 0, 1), 2),
+        [(2, 2, 3, 4, 5)],
+    ),
+]  # fmt: skip
+
+
+# torch warns that "same" copies the input where the padding is uneven.
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("case", ids(CASES))
+def test_convolution(case: OpCase) -> None:
+    run_case(case)
