@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-__all__ = ["FORMULAS"]
+from t2t.shapes import is_symbolic
+
+__all__ = ["DECISIONS", "FORMULAS"]
 
 aten = torch.ops.aten
 
@@ -48,10 +50,58 @@ def unbind(self: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
     return [aten.select.int(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
+def native_batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Normalize by one of three operators, which say what they write: this one does not."""
+    if running_mean is None or running_var is None:
+        return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)
+    if training:
+        return aten._native_batch_norm_legit.default(
+            input, weight, bias, running_mean, running_var, True, momentum, eps
+        )
+    return aten._native_batch_norm_legit_no_training.default(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )
+
+
 FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.split.Tensor: split,
     aten.unsafe_split.Tensor: split,
     aten.split_with_sizes.default: split_with_sizes,
     aten.unsafe_split_with_sizes.default: split_with_sizes,
     aten.unbind.int: unbind,
+    aten.native_batch_norm.default: native_batch_norm,
 }
+
+
+def decide_squeeze(self: torch.Tensor, dim: Any = None) -> None:
+    """Let a guard say whether a dynamic size is 1.
+
+    torch assumes in silence that it is not; the result would have another rank where it is.
+    """
+    chosen = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    for axis in chosen:
+        if self.ndim and is_symbolic(size := self.shape[axis]):
+            bool(size == 1)
+
+
+DECISIONS: dict[OpOverload, Callable[..., None]] = dict.fromkeys(
+    (
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.squeeze_.default,
+        aten.squeeze_.dim,
+        aten.squeeze_.dims,
+    ),
+    decide_squeeze,
+)
+"""What must be decided about sizes before an operator runs."""

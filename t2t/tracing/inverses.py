@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from t2t.errors import ConversionError
+from t2t.errors import UnsupportedOperatorError
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import Entry
-from t2t.tracing.graph import Value
+from t2t.tracing.graph import Value, map_tree
+from t2t.tracing.layout import numbered
 
 __all__ = ["invert"]
 
@@ -87,7 +87,7 @@ def _expand(
 ) -> Value:
     del size, implicit
     if new.tensor.numel() != base.tensor.numel():
-        raise ConversionError(
+        raise UnsupportedOperatorError(
             "a write to an expanded tensor, whose elements share memory: call .clone() before it"
         )
     return emit(aten.reshape.default, new, list(base.tensor.shape))
@@ -111,13 +111,16 @@ def _by_index(emit: Emit, entry: Entry, base: Value, new: Value) -> Value:
     view, parent = entry.view, entry.parent
     assert view is not None
     assert parent is not None
-    shape, stride = parent.fake.shape, parent.fake.stride()
+    shape = parent.fake.shape
+    if new.tensor.dtype != base.tensor.dtype:
+        raise UnsupportedOperatorError(f"a write through {view.name}, a view of another dtype")
     if has_symbol(tuple(shape)) or has_symbol(tuple(entry.fake.shape)):
-        raise ConversionError(f"a write through {view.name} into a tensor of dynamic shape")
-    numbers = torch.arange(math.prod(shape)).reshape(shape)
-    # The operator may read strides (as_strided), so the numbers lie in memory as the parent does.
-    laid = torch.empty_strided(shape, stride, dtype=torch.int64).copy_(numbers)
-    args, kwargs = view.on(laid)
+        raise UnsupportedOperatorError(
+            f"a write through {view.name} into a tensor of dynamic shape"
+        )
+    args, kwargs = map_tree(
+        lambda x: x.tensor if isinstance(x, Value) else x, view.on(numbered(parent.fake))
+    )
     picked = view.function(*args, **kwargs)
     picked = picked[view.index] if isinstance(picked, tuple | list) else picked
     flat = emit(aten.reshape.default, base, [-1])

@@ -26,8 +26,10 @@ from t2t.registry import Converter
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import Entry, Memory, View, storage_key, version_of
 from t2t.tracing.constants import Constants
+from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.inverses import invert
+from t2t.tracing.layout import by_elements
 from t2t.tracing.locations import user_location
 from t2t.tracing.operators import OperatorInfo, decomposition, operator_info
 
@@ -165,6 +167,8 @@ class Tracer:
                     "use torch.where"
                 )
             )
+        if operator in DECISIONS:
+            DECISIONS[operator](*args, **kwargs)
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
@@ -198,6 +202,8 @@ class Tracer:
                 output = self._decompose(info, formula, args, kwargs)
                 if output is not NotImplemented:
                     return output
+        if operator is torch.ops.aten.as_strided.default:
+            return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
             text = RANDOM if random else NO_CONVERTER.format(name=self._origin(info.name))
@@ -206,6 +212,20 @@ class Tracer:
         output = self._run(run, args, kwargs)
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
+
+    def _call_strided(self, operator: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Record a view of memory as a view of elements."""
+        output = self._run(operator, args, kwargs)
+        try:
+            name, function, converter, rest = self._elements(self._fake(args[0]), output)
+        except UnsupportedOperatorError as error:
+            raise self.located(error) from None
+        call = self._call(name, converter, (args[0], rest), {})
+        return self._register(call, function, output, [args[0]], [])
+
+    def _elements(self, x: torch.Tensor, view: torch.Tensor) -> Any:
+        function, rest = by_elements(x, view)
+        return operator_info(function).name, function, registry.find_operator(function), rest
 
     def _decompose(
         self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
@@ -227,7 +247,7 @@ class Tracer:
                 self._promote(target)
         if info.changes_metadata:
             return self._change_metadata(operator, info, args, kwargs)
-        if info.functional is None or torch.Tag.nondeterministic_seeded in operator.tags:
+        if info.functional is None or _draws(operator, info.functional):
             return self._write_gap(operator, info, args, kwargs, targets)
         outs = {a.name for a in operator._schema.arguments if a.is_out}
         if outs:
@@ -242,7 +262,11 @@ class Tracer:
                     torch.ops.aten._to_copy.default, (new,), {"dtype": target.dtype}
                 )
             self._memory.write(entry, self.value(new))
-        return targets[0] if len(targets) == 1 else result
+        # What is written need not be returned: running statistics, noise.
+        returned = operator._schema.returns
+        fresh = bool(returned) and returned[0].alias_info is None
+        given = list(results if fresh else targets)[: len(returned)]
+        return given[0] if len(given) == 1 else tuple(given)
 
     def _write_gap(
         self,
@@ -408,6 +432,11 @@ class Tracer:
     def _view(
         self, name: str, operator: OpOverload, args: Any, kwargs: Any, source: torch.Tensor
     ) -> View:
+        if operator is torch.ops.aten.as_strided.default:
+            with self.paused():
+                view = operator(*args, **kwargs)
+            name, function, converter, rest = self._elements(source, view)
+            return View(name, function, converter, (source, rest), {}, source)
         return View(name, operator, registry.find_operator(operator), args, kwargs, source)
 
     def _refresh(self, view: View, parent: Value) -> Value:
@@ -428,7 +457,10 @@ class Tracer:
             value: Value = self._emit(name, converter, operator, args, {})
             return value
 
-        return invert(emit, entry, base, new)
+        try:
+            return invert(emit, entry, base, new)
+        except UnsupportedOperatorError as error:
+            raise self.located(error) from None
 
     def _emit(
         self,
@@ -487,6 +519,12 @@ class Tracer:
         where = [f"at {location}"] if location else []
         where += [f"in module {self.scopes[-1]!r}"] if self.scopes[-1] else []
         return type(error)(" ".join([str(error), *where]))
+
+
+def _draws(operator: OpOverload, functional: OpOverload) -> bool:
+    """Say whether an operator draws random numbers, and no converter says when it does not."""
+    random = torch.Tag.nondeterministic_seeded in operator.tags
+    return random and registry.find_operator(functional) is None
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
