@@ -49,16 +49,20 @@ class Constants:
         back after the trace.
         """
         key = storage_key(target)
+        self._detach_readers(key)
+        if key in self._state and key not in self._saved:
+            self._saved[key] = [(t, t.detach().clone()) for _, t in self._state[key]]
+
+    def _detach_readers(self, key: int) -> None:
         for value in self._readers.pop(key, []):
             del self._values[id(value.tensor)]
             value.tensor = value.tensor.detach().clone()
-        if key in self._state and key not in self._saved:
-            self._saved[key] = [(t, t.detach().clone()) for _, t in self._state[key]]
 
     def restore(self) -> None:
         """Give the module's parameters and buffers the data that they had."""
         with torch.no_grad():
-            for pairs in self._saved.values():
+            for key, pairs in self._saved.items():
+                self._detach_readers(key)
                 for tensor, data in pairs:
                     tensor.copy_(data)
 

@@ -71,12 +71,15 @@ def _functional(operator: OpOverload) -> OpOverload | None:
     inputs = [a.name for a in operator._schema.arguments if not a.is_out]
     if wanted != name and overload in packet.overloads():
         found: OpOverload = getattr(packet, overload)
-        return found
+        if not found._schema.is_mutable:
+            return found
     for candidate in packet.overloads():
         other: OpOverload = getattr(packet, candidate)
         if [a.name for a in other._schema.arguments] == inputs and not other._schema.is_mutable:
             return other
-    return None
+    # Where more is written than the result: aten::rrelu_with_noise.
+    packet = getattr(getattr(torch.ops, namespace), f"{wanted}_functional", None)
+    return None if packet is None else packet.default
 
 
 @functools.cache

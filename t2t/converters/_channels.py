@@ -1,0 +1,117 @@
+"""What the normalizations share: statistics, factors and shifts of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from t2t.converters._arguments import static_number
+from t2t.network import Network, NetworkTensor
+
+__all__ = ["affine", "like", "normalized", "normalized_by"]
+
+HALF_MAX = torch.finfo(torch.float16).max
+
+
+def like(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+    """Give the fake output of a normalization: as its input.
+
+    Under autocast the function's own operators are converted, with the casts that torch inserts.
+    """
+    if torch.is_autocast_enabled(input.device.type):
+        return NotImplemented
+    return torch.empty_like(input)
+
+
+def normalized_by(
+    net: Network,
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> NetworkTensor:
+    """Normalize each channel by a given mean and variance: a scale and a shift."""
+    given = [x for x in (mean, variance, weight, bias) if x is not None]
+    if any(net.is_traced(x) for x in given):
+        return _normalized_by_traced(net, input, mean, variance, weight, bias, eps)
+    mean, variance = mean.detach().double(), variance.detach().double()
+    scale = torch.rsqrt(variance + eps)
+    scale = scale if weight is None else scale * weight.detach().double()
+    shift = -mean * scale if bias is None else bias.detach().double() - mean * scale
+    return _scale_channels(net, net.tensor(input), scale, shift)
+
+
+def _scale_channels(
+    net: Network, x: NetworkTensor, scale: torch.Tensor, shift: torch.Tensor | None
+) -> NetworkTensor:
+    dtype = net.dtype_of(x)
+    shift = torch.zeros_like(scale) if shift is None else shift
+    largest = max(scale.abs().max().item(), shift.abs().max().item()) if scale.numel() else 0.0
+    if dtype == torch.float16 and not largest <= HALF_MAX:
+        x = net.add_cast(x, torch.float32)
+    factors = {"scale": scale.float(), "shift": shift.float()}
+    return net.add_cast(net.add_scale_nd(x, "CHANNEL", channel_axis=1, **factors), dtype)
+
+
+def _normalized_by_traced(
+    net: Network,
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> NetworkTensor:
+    def operand(x: torch.Tensor) -> NetworkTensor:
+        return _channel_operand(net, x, input.ndim)
+
+    dtype = net.dtype_of(net.tensor(input))
+    widened = net.add_elementwise(operand(variance), net.tensor(eps, dtype, input.ndim), "SUM")
+    x = net.add_elementwise(input, operand(mean), "SUB")
+    x = net.add_elementwise(x, net.add_unary(widened, "SQRT"), "DIV")
+    x = x if weight is None else net.add_elementwise(x, operand(weight), "PROD")
+    return x if bias is None else net.add_elementwise(x, operand(bias), "SUM")
+
+
+def _channel_operand(net: Network, x: torch.Tensor, rank: int) -> NetworkTensor:
+    """Give a value for each channel so that it broadcasts to an input of ``rank``."""
+    sizes = (1, x.shape[0], *[1] * (rank - 2))
+    return net.reshape(x, sizes) if net.is_traced(x) else net.tensor(x.detach().reshape(sizes))
+
+
+def normalized(
+    net: Network,
+    input: torch.Tensor,
+    axes: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> NetworkTensor:
+    """Normalize by mean and variance over some axes, then scale and shift each channel."""
+    channels = static_number("channels", input.shape[1])
+    scale = torch.ones(channels) if weight is None else weight
+    shift = torch.zeros(channels) if bias is None else bias
+    operands = [_channel_operand(net, x, input.ndim) for x in (scale, shift)]
+    return net.add_normalization(input, *operands, axes, eps)
+
+
+def affine(
+    net: Network, x: NetworkTensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> NetworkTensor:
+    """Scale and shift each channel, by constants or by traced tensors."""
+    given = [p for p in (weight, bias) if p is not None]
+    rank = len(x.shape)
+    if any(net.is_traced(p) for p in given):
+        if weight is not None:
+            x = net.add_elementwise(x, _channel_operand(net, weight, rank), "PROD")
+        if bias is not None:
+            x = net.add_elementwise(x, _channel_operand(net, bias, rank), "SUM")
+        return x
+    if not given:
+        return x
+    scale = torch.ones_like(given[0]) if weight is None else weight.detach()
+    return _scale_channels(net, x, scale, None if bias is None else bias.detach())

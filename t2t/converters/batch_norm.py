@@ -1,0 +1,128 @@
+"""Batch normalization, by running statistics or by those of the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from t2t.converters._channels import normalized, normalized_by
+from t2t.network import Network, NetworkTensor
+from t2t.registry import converter
+
+__all__ = ["batch_norm", "batch_norm_eval", "batch_norm_train", "batch_norm_train_stats"]
+
+
+def _batch_norm_output(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    del weight, bias, momentum, eps
+    if training or running_mean is None or running_var is None:
+        # It may write the running statistics, which only operators do in a way that is seen.
+        return NotImplemented
+    return torch.empty_like(input)
+
+
+@converter("torch.nn.functional.batch_norm", meta=_batch_norm_output)
+def batch_norm(
+    net: Network,
+    input: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> NetworkTensor:
+    """Convert batch norm by running statistics to one scale layer.
+
+    With ``training=True`` its operator arrives instead, see `batch_norm_train`.
+    """
+    del training, momentum
+    return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
+
+
+def _eval_output(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor, ...]:
+    return torch.empty_like(input), input.new_empty(0), input.new_empty(0)
+
+
+@converter("aten::_native_batch_norm_legit_no_training", meta=_eval_output)
+def batch_norm_eval(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert batch norm by running statistics; torch's other results are empty."""
+    del momentum
+    return normalized_by(net, input, running_mean, running_var, weight, bias, eps), None, None
+
+
+@converter("aten::_native_batch_norm_legit.no_stats", precision="sensitive")
+def batch_norm_train(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert batch norm by the statistics of the batch itself."""
+    del training, momentum
+    axes = [axis for axis in range(input.ndim) if axis != 1]
+    return normalized(net, input, axes, weight, bias, eps), None, None
+
+
+@converter("aten::_native_batch_norm_legit_functional", precision="sensitive")
+def batch_norm_train_stats(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[NetworkTensor | None, ...]:
+    """Convert batch norm that also updates running statistics: the last two results."""
+    if not training:
+        result = normalized_by(net, input, running_mean, running_var, weight, bias, eps)
+        return result, None, None, net.tensor(running_mean), net.tensor(running_var)
+    axes = [axis for axis in range(input.ndim) if axis != 1]
+    result = normalized(net, input, axes, weight, bias, eps)
+    mean = net.add_reduce(input, "AVG", axes, keep_dims=True)
+    centred = net.add_elementwise(input, mean, "SUB")
+    total = net.add_reduce(net.add_elementwise(centred, centred, "PROD"), "SUM", axes, False)
+    count = net.output[0].numel() // net.output[0].shape[1]
+    variance = net.add_elementwise(total, net.tensor(count - 1, torch.float32, 1), "DIV")
+    mean = net.reshape(mean, (input.shape[1],))
+    return (
+        result,
+        None,
+        None,
+        _moved(net, running_mean, mean, momentum),
+        _moved(net, running_var, variance, momentum),
+    )
+
+
+def _moved(net: Network, old: torch.Tensor, new: NetworkTensor, momentum: float) -> NetworkTensor:
+    """Give ``(1 - momentum) * old + momentum * new``."""
+    kept = net.add_elementwise(
+        net.tensor(old, torch.float32), net.tensor(1 - momentum, torch.float32, 1), "PROD"
+    )
+    step = net.add_elementwise(new, net.tensor(momentum, torch.float32, 1), "PROD")
+    return net.add_elementwise(kept, step, "SUM")

@@ -1,0 +1,231 @@
+"""Instance, group, layer, root mean square and local response normalization, and unit vectors."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from t2t.converters._arguments import dims, static_number
+from t2t.converters._channels import affine, like, normalized, normalized_by
+from t2t.network import Network, NetworkTensor
+from t2t.registry import converter
+
+__all__ = [
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "local_response_norm",
+    "native_group_norm",
+    "native_layer_norm",
+    "normalize",
+    "rms_norm",
+]
+
+
+def _instance_norm_output(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    del weight, bias, momentum, eps
+    given = running_mean is not None and running_var is not None
+    # With both, it writes the running statistics, which only operators do in a way that is seen.
+    return NotImplemented if given == use_input_stats else like(input)
+
+
+@converter("torch.nn.functional.instance_norm", precision="sensitive", meta=_instance_norm_output)
+def instance_norm(
+    net: Network,
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> NetworkTensor:
+    """Convert normalization of each channel of each sample, or by running statistics."""
+    del momentum
+    if not use_input_stats and running_mean is not None and running_var is not None:
+        return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
+    return normalized(net, input, range(2, input.ndim), weight, bias, eps)
+
+
+@converter("torch.nn.functional.group_norm", precision="sensitive", meta=like)
+def group_norm(
+    net: Network,
+    input: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> NetworkTensor:
+    """Convert normalization of groups of channels; any rank from 2."""
+    channels = static_number("channels", input.shape[1])
+    if input.ndim == 2:
+        grouped = net.reshape(input, (input.shape[0], num_groups, channels // num_groups))
+        ones, zeros = torch.ones(1, num_groups, 1), torch.zeros(1, num_groups, 1)
+        flat = net.reshape(net.add_normalization(grouped, ones, zeros, [2], eps), input.shape)
+        return affine(net, flat, weight, bias)
+    if num_groups == channels:
+        return normalized(net, input, range(2, input.ndim), weight, bias, eps)
+    sizes = (1, num_groups, *[1] * (input.ndim - 2))
+    # With one group the axes say that channels belong together; with more, the groups do.
+    axes = range(1 if num_groups == 1 else 2, input.ndim)
+    result = net.add_normalization(
+        input, torch.ones(sizes), torch.zeros(sizes), axes, eps, num_groups
+    )
+    return affine(net, result, weight, bias)
+
+
+@converter("aten::native_group_norm", precision="sensitive")
+def native_group_norm(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    N: int,  # noqa: N803  torch's name
+    C: int,  # noqa: N803  torch's name
+    HxW: int,  # noqa: N803  torch's name
+    group: int,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert `group_norm` where its operator is called; without the means it also gives."""
+    del N, C, HxW
+    return group_norm(net, input, group, weight, bias, eps), None, None
+
+
+@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=like)
+def layer_norm(
+    net: Network,
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> NetworkTensor:
+    """Convert normalization over the last dimensions, those of ``normalized_shape``."""
+    sizes = tuple(static_number("normalized_shape", size) for size in normalized_shape)
+    scale = torch.ones(sizes) if weight is None else weight
+    shift = torch.zeros(sizes) if bias is None else bias
+    operands = [net.tensor(x, rank=input.ndim) for x in (scale, shift)]
+    return net.add_normalization(input, *operands, range(input.ndim - len(sizes), input.ndim), eps)
+
+
+@converter("aten::native_layer_norm", precision="sensitive")
+def native_layer_norm(
+    net: Network,
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert `layer_norm` where its operator is called; without the means it also gives."""
+    return layer_norm(net, input, normalized_shape, weight, bias, eps), None, None
+
+
+@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=like)
+def rms_norm(
+    net: Network,
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> NetworkTensor:
+    """Convert ``x / sqrt(mean(x ** 2) + eps) * weight`` over the last dimensions."""
+    rank = input.ndim
+    axes = range(rank - len(normalized_shape), rank)
+    # torch computes half types in float32, also their default epsilon.
+    smallest = torch.finfo(torch.float32).eps if eps is None else float(eps)
+    x = net.tensor(input)
+    mean = net.add_reduce(net.add_elementwise(x, x, "PROD"), "AVG", axes, keep_dims=True)
+    mean = net.add_elementwise(mean, net.tensor(smallest, input.dtype, rank), "SUM")
+    result = net.add_elementwise(x, net.add_unary(mean, "SQRT"), "DIV")
+    return result if weight is None else net.add_elementwise(result, weight, "PROD")
+
+
+# -- local response and unit vectors ---------------------------------------------------------------
+
+
+def _response_output(
+    input: torch.Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    # The limits of TensorRT's layer; beyond them the function's own operators are converted.
+    fits = size in range(1, 16, 2) and 0.01 <= beta <= 1e5 and 1e-5 <= k <= 1e10
+    return like(input) if fits and abs(alpha) <= 1e20 and input.ndim >= 3 else NotImplemented
+
+
+@converter("torch.nn.functional.local_response_norm", precision="sensitive", meta=_response_output)
+def local_response_norm(
+    net: Network,
+    input: torch.Tensor,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+) -> NetworkTensor:
+    """Convert ``x / (k + alpha * mean(x ** 2 of neighbouring channels)) ** beta``."""
+    batch, channels, *space = input.shape
+    # The layer takes the third dimension from the end for channels.
+    planes = net.reshape(input, (batch, channels, space[0], math.prod(space[1:])))
+    result = net.add_lrn(planes, size, float(alpha), float(beta), float(k))
+    return net.reshape(result, input.shape)
+
+
+def _normalize_output(
+    input: torch.Tensor,
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+    out: torch.Tensor | None = None,
+) -> Any:
+    del dim, eps
+    plain = out is None and isinstance(p, int | float) and input.ndim > 0
+    return like(input) if plain else NotImplemented
+
+
+@converter("torch.nn.functional.normalize", precision="sensitive", meta=_normalize_output)
+def normalize(
+    net: Network,
+    input: torch.Tensor,
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+    out: torch.Tensor | None = None,
+) -> NetworkTensor:
+    """Convert ``x / max(norm(x), eps)``, with the p-norm over one or more dimensions."""
+    del out
+    length = _norm(net, net.tensor(input), float(p), dims(dim, input.ndim))
+    length = net.add_elementwise(length, net.tensor(eps, input.dtype, input.ndim), "MAX")
+    return net.add_elementwise(input, length, "DIV")
+
+
+def _norm(net: Network, x: NetworkTensor, p: float, axes: Sequence[int]) -> NetworkTensor:
+    """Give the p-norm over some axes, which are kept with size 1."""
+    if p == 2:
+        square = net.add_elementwise(x, x, "PROD")
+        return net.add_unary(net.add_reduce(square, "SUM", axes, keep_dims=True), "SQRT")
+    size = net.add_unary(x, "ABS")
+    if p in (1, math.inf, -math.inf):
+        kind = {1: "SUM", math.inf: "MAX", -math.inf: "MIN"}[p]
+        return net.add_reduce(size, kind, axes, keep_dims=True)
+    number = functools.partial(net.tensor, dtype=net.dtype_of(x), rank=len(x.shape))
+    if p == 0:
+        zero = net.add_elementwise(x, number(0.0), "EQUAL")
+        return net.add_reduce(
+            net.add_select(zero, number(0.0), number(1.0)), "SUM", axes, keep_dims=True
+        )
+    total = net.add_elementwise(size, number(p), "POW")
+    total = net.add_reduce(total, "SUM", axes, keep_dims=True)
+    return net.add_elementwise(total, number(1 / p), "POW")
