@@ -86,6 +86,7 @@ class NetworkCore:
         """Data of the constant layers that numpy has no type for, by layer name."""
         self._operation = Operation("network")
         self._values: dict[int, NetworkTensor] = {}
+        self._refused: dict[int, Exception] = {}
         self._shared: dict[tuple[Any, ...], NetworkTensor] = {}
         self._names: dict[str, int] = {}
         self._marked: set[str] = set()
@@ -163,6 +164,11 @@ class NetworkCore:
         self._values[id(value)] = tensor
         self._alive.append(value)
 
+    def refuse(self, value: torch.Tensor, error: Exception) -> None:
+        """Let any use of a traced torch tensor raise an error."""
+        self._refused[id(value)] = error
+        self._alive.append(value)
+
     def is_traced(self, x: Any) -> bool:
         """Say whether a value depends on the network's inputs (it is no constant)."""
         if isinstance(x, torch.Tensor):
@@ -189,6 +195,8 @@ class NetworkCore:
             wanted = self.compute_dtype(dtype or x.dtype)
             known = self._values.get(id(x))
             if known is None:
+                if id(x) in self._refused:
+                    raise self._refused[id(x)]
                 return self.constant(x, wanted, rank)
             return self._align(self.cast(known, wanted), rank)
         if isinstance(x, bool | int | float):

@@ -95,10 +95,13 @@ def _finish(call: Call, net: Network, result: Any) -> None:
         raise ConversionError(
             f"the converter returned {len(results)} tensors, torch gives {len(expected)}"
         )
-    for tensor, value in zip(results, expected, strict=True):
-        # None stands for an output that TensorRT cannot give; it must not be used.
+    for index, (tensor, value) in enumerate(zip(results, expected, strict=True)):
         if tensor is not None:
             net.finish(tensor, value)
+            continue
+        # None stands for an output that TensorRT cannot give; it must not be used.
+        reason = f"TensorRT cannot give its output {index}, which must not be used"
+        net.refuse(value, located(UnsupportedOperatorError(reason), call))
 
 
 def located(error: Exception, call: Call) -> Exception:
