@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -11,6 +12,14 @@ from t2t.tracing.aliasing import View, storage_key
 from t2t.tracing.graph import Value, tree_leaves
 
 __all__ = ["Constants"]
+
+# Operators that write a batch norm's running statistics.
+STATISTICS = ("aten::_native_batch_norm_legit", "aten::_batch_norm_with_update")
+
+NOT_UPDATED = (
+    "a batch norm is in training mode: the network normalizes by the statistics of each batch, as "
+    "the module does, but does not update the running ones; call .eval() on the module to use those"
+)
 
 
 class Constants:
@@ -73,17 +82,20 @@ class Constants:
         chain += [(x, parent, view) for x, view in zip(tensors, views, strict=False)]
 
     def promote(
-        self, target: torch.Tensor
+        self, target: torch.Tensor, operator: str
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, View | None]]:
         """Let the memory of a real tensor hold traced values from now on.
 
-        Gives the root, then all its views, each with its parent and how it comes from it.
+        Gives the root, then all its views, each with its parent and how it comes from it. The
+        running statistics of a batch norm may be written, as its results do not depend on them.
 
         Raises:
             UnsupportedOperatorError: it is a parameter or buffer; an engine keeps no state.
         """
         key = storage_key(target)
-        if key in self._state:
+        if key in self._state and operator in STATISTICS:
+            warnings.warn(NOT_UPDATED, stacklevel=2)
+        elif key in self._state:
             raise UnsupportedOperatorError(
                 f"the model writes what depends on its input into {self._state[key][0][0]!r}, a "
                 "parameter or buffer; an engine keeps no state between calls: return it as an "

@@ -72,6 +72,23 @@ def native_batch_norm(
     )
 
 
+def batch_norm_no_update(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Normalize by running statistics."""
+    training = running_mean is None or running_var is None
+    results = native_batch_norm(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    return *results, torch.empty(0, dtype=torch.uint8)
+
+
 FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.split.Tensor: split,
     aten.unsafe_split.Tensor: split,
@@ -79,6 +96,7 @@ FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.unsafe_split_with_sizes.default: split_with_sizes,
     aten.unbind.int: unbind,
     aten.native_batch_norm.default: native_batch_norm,
+    aten._batch_norm_no_update.default: batch_norm_no_update,
 }
 
 

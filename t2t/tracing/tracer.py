@@ -244,7 +244,7 @@ class Tracer:
         targets = self._targets(info, args, kwargs)
         for target in targets:
             if not self.is_traced(target):
-                self._promote(target)
+                self._promote(target, info.name)
         if info.changes_metadata:
             return self._change_metadata(operator, info, args, kwargs)
         if info.functional is None or _draws(operator, info.functional):
@@ -491,10 +491,10 @@ class Tracer:
                 found.append(target)
         return found
 
-    def _promote(self, target: torch.Tensor) -> None:
+    def _promote(self, target: torch.Tensor, operator: str) -> None:
         """Let a constant tensor become a traced one, as a traced value is written to it."""
         try:
-            chain = list(self.constants.promote(target))
+            chain = list(self.constants.promote(target, operator))
         except UnsupportedOperatorError as error:
             raise self.located(error) from None
         with self.paused():
