@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -155,6 +154,9 @@ class _Inputs:
             return span[0]
         if name not in self._sizes:
             assert self._env is not None
+            # torch's compiler takes a second to import, and only dynamic sizes need this of it.
+            from torch._dynamo.source import ConstantSource
+
             source = ConstantSource(f"input{index}_dim{dim}")
             constraint = StrictMinMaxConstraint(vr=ValueRanges(*span), warn_only=False)
             symbol = self._env.create_symbol(
