@@ -303,6 +303,8 @@ class Tracer:
         # Calls already recorded refer to the tensor as it was.
         if value.tensor is target:
             value.tensor = old
+            if value.call is not None:
+                value.call.output = map_tree(lambda x: old if x is target else x, value.call.output)
         arguments = (old, *args[1:])
         functional, name = info.functional, operator_info(info.functional).name
         view = self._view(name, functional, arguments, kwargs, old)
