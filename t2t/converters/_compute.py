@@ -9,30 +9,28 @@ import torch
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 
-__all__ = ["binary", "is_float", "narrowed", "working_dtype"]
+__all__ = ["binary", "choose", "filled", "is_negative", "narrowed", "truth", "working_dtype"]
 
-
-def is_float(dtype: torch.dtype) -> bool:
-    """Say whether a dtype is a floating type."""
-    return dtype.is_floating_point
+_BYTES = (torch.int8, torch.uint8)
+_WRAPPING = ("SUM", "SUB", "PROD")
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """Give the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
-    return torch.int32 if dtype in (torch.bool, torch.int8, torch.uint8) else dtype
+    return torch.int32 if dtype == torch.bool or dtype in _BYTES else dtype
 
 
 def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
-    """Give an int32 result as torch has it: bytes keep their low bits, bool is "not zero".
+    """Give an integer result in a narrower type as torch does: bytes keep their low bits.
 
-    TensorRT's own cast need not keep the low bits of a number that does not fit.
+    TensorRT does not say what its cast makes of a number that does not fit.
     """
-    if dtype in (torch.int8, torch.uint8) and net.dtype_of(x) != dtype:
+    if dtype in _BYTES and net.dtype_of(x) != dtype:
+        wide = net.dtype_of(x)
         low = int(torch.iinfo(dtype).min)
-        shifted = net.add_elementwise(x, low, "SUB", dtype=torch.int32) if low else x
-        rounds = net.add_elementwise(shifted, 256, "FLOOR_DIV", dtype=torch.int32)
-        whole = net.add_elementwise(rounds, 256, "PROD", dtype=torch.int32)
-        x = net.add_elementwise(x, whole, "SUB")
+        shifted = binary(net, "SUB", x, low, wide) if low else x
+        rounds = net.add_elementwise(shifted, 256, "FLOOR_DIV", dtype=wide)
+        x = binary(net, "SUB", x, binary(net, "PROD", rounds, 256, wide), wide)
     return net.cast(x, net.compute_dtype(dtype))
 
 
@@ -50,12 +48,65 @@ def binary(
     """
     wanted = dtype or net.output.dtype
     working = working_dtype(wanted)
-    operands: list[Any] = [_in(net, x, working) for x in (a, b)]
-    return narrowed(net, net.add_elementwise(*operands, op, dtype=working), wanted)
+    result = net.add_elementwise(_in(net, a, working), _in(net, b, working), op, dtype=working)
+    if op in _WRAPPING:
+        return narrowed(net, result, wanted)
+    return net.cast(result, net.compute_dtype(wanted))
+
+
+def choose(
+    net: Network,
+    condition: TensorLike,
+    then: TensorLike,
+    otherwise: TensorLike,
+    dtype: torch.dtype | None = None,
+) -> NetworkTensor:
+    """Take ``then`` where a bool condition holds, in ``dtype`` or in the result's dtype."""
+    wanted = dtype or net.output.dtype
+    # ISelectLayer has every type but uint8.
+    working = torch.int32 if wanted == torch.uint8 else wanted
+    chosen = [_in(net, x, working) for x in (then, otherwise)]
+    result = net.add_select(condition, chosen[0], chosen[1], dtype=working)
+    return net.cast(result, net.compute_dtype(wanted))
+
+
+def filled(net: Network, value: bool | int | float) -> NetworkTensor:
+    """Give one number in the result's shape and dtype."""
+    return net.expand(net.tensor(value, net.output.dtype), net.output.shape)
+
+
+def truth(net: Network, x: TensorLike) -> NetworkTensor:
+    """Give "is not zero" as bool; NaN is not zero."""
+    dtype = net.dtype_of(x) if _is_network_tensor(x) else _dtype_of(x)  # type: ignore[arg-type]
+    if dtype == torch.bool:
+        return net.tensor(x, torch.bool)
+    working = working_dtype(dtype)
+    zero = net.add_elementwise(_in(net, x, working), 0, "EQUAL", dtype=working)
+    return net.add_unary(zero, "NOT")
+
+
+def is_negative(net: Network, x: NetworkTensor) -> NetworkTensor:
+    """Give the sign bit of floats as bool: negative numbers have it, and -0.0."""
+    dtype = net.dtype_of(x)
+    is_zero = net.add_elementwise(x, 0.0, "EQUAL", dtype=dtype)
+    probe = net.add_select(is_zero, net.add_unary(x, "RECIP"), x)
+    return net.add_elementwise(probe, 0.0, "LESS", dtype=dtype)
+
+
+def _dtype_of(x: Any) -> torch.dtype:
+    if isinstance(x, torch.Tensor):
+        return x.dtype
+    if isinstance(x, bool | torch.SymBool):
+        return torch.bool
+    return torch.int64 if isinstance(x, int | torch.SymInt) else torch.float32
+
+
+def _is_network_tensor(x: Any) -> bool:
+    return hasattr(x, "dtype") and not isinstance(x, torch.Tensor)
 
 
 def _in(net: Network, x: TensorLike, dtype: torch.dtype) -> TensorLike:
     # Network tensors have a dtype of their own; everything else is taken in the one asked for.
-    if isinstance(x, torch.Tensor | bool | int | float) or not hasattr(x, "dtype"):
-        return x
-    return net.cast(x, net.compute_dtype(dtype))  # type: ignore[arg-type]
+    if _is_network_tensor(x):
+        return net.cast(x, net.compute_dtype(dtype))  # type: ignore[arg-type]
+    return x

@@ -1,4 +1,4 @@
-"""Choices: where, clamp and comparisons."""
+"""Comparisons, logic, and choices by a condition."""
 
 from __future__ import annotations
 
@@ -7,12 +7,117 @@ from typing import Any
 
 import torch
 
-from t2t.converters._compute import binary, narrowed, working_dtype
+from t2t.converters._compute import choose, truth, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
 
-__all__ = ["clamp", "where"]
+__all__ = ["eq", "ge", "gt", "le", "lt", "masked_fill", "nan_to_num", "ne", "where"]
+
+
+def _operands(
+    net: Network, a: TensorLike, b: TensorLike
+) -> tuple[NetworkTensor, NetworkTensor, torch.dtype]:
+    """Give two operands at one rank, in the dtype in which torch compares them."""
+    kinds = [x if isinstance(x, torch.Tensor) else _python_number(x) for x in (a, b)]
+    dtype = torch.result_type(*kinds)
+    x, y = net.aligned([a, b], dtype if dtype == torch.bool else working_dtype(dtype))
+    return x, y, dtype
+
+
+def _python_number(x: Any) -> bool | int | float:
+    if isinstance(x, torch.SymInt):
+        return 1
+    return 1.0 if isinstance(x, torch.SymFloat) else x  # type: ignore[no-any-return]
+
+
+@converter("aten::eq")
+def eq(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self == other``."""
+    x, y, dtype = _operands(net, self, other)
+    if dtype == torch.bool:
+        return net.add_unary(net.add_elementwise(x, y, "XOR"), "NOT")
+    return net.add_elementwise(x, y, "EQUAL")
+
+
+@converter("aten::ne")
+def ne(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self != other``; NaN differs from itself."""
+    x, y, dtype = _operands(net, self, other)
+    if dtype == torch.bool:
+        return net.add_elementwise(x, y, "XOR")
+    return net.add_unary(net.add_elementwise(x, y, "EQUAL"), "NOT")
+
+
+@converter("aten::lt")
+def lt(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self < other``."""
+    return _compared(net, "LESS", self, other)
+
+
+@converter("aten::gt")
+def gt(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self > other``."""
+    return _compared(net, "GREATER", self, other)
+
+
+@converter("aten::le")
+def le(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self <= other``."""
+    return _compared_or_equal(net, "LESS", "GREATER", self, other)
+
+
+@converter("aten::ge")
+def ge(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self >= other``."""
+    return _compared_or_equal(net, "GREATER", "LESS", self, other)
+
+
+def _compared(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkTensor:
+    x, y, dtype = _operands(net, a, b)
+    if dtype == torch.bool:
+        x, y = (net.cast(tensor, torch.int32) for tensor in (x, y))
+    return net.add_elementwise(x, y, op)
+
+
+def _compared_or_equal(
+    net: Network, op: str, opposite: str, a: TensorLike, b: TensorLike
+) -> NetworkTensor:
+    x, y, dtype = _operands(net, a, b)
+    if dtype.is_floating_point:
+        # "Not less" would hold for NaN.
+        equal = net.add_elementwise(x, y, "EQUAL")
+        return net.add_elementwise(net.add_elementwise(x, y, op), equal, "OR")
+    if dtype == torch.bool:
+        x, y = (net.cast(tensor, torch.int32) for tensor in (x, y))
+    return net.add_unary(net.add_elementwise(x, y, opposite), "NOT")
+
+
+@converter("aten::logical_and")
+def logical_and(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert "both are not zero"."""
+    return net.add_elementwise(truth(net, self), truth(net, other), "AND")
+
+
+@converter("aten::logical_or")
+def logical_or(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert "one is not zero"."""
+    return net.add_elementwise(truth(net, self), truth(net, other), "OR")
+
+
+@converter("aten::logical_xor")
+def logical_xor(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert "exactly one is not zero"."""
+    return net.add_elementwise(truth(net, self), truth(net, other), "XOR")
+
+
+@converter("aten::logical_not")
+def logical_not(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert "is zero"."""
+    if self.dtype == torch.bool:
+        return net.add_unary(self, "NOT")
+    dtype = working_dtype(self.dtype)
+    return net.add_elementwise(net.tensor(self, dtype), 0, "EQUAL", dtype=dtype)
 
 
 @converter("aten::where.self")
@@ -20,35 +125,36 @@ def where(
     net: Network, condition: torch.Tensor, self: TensorLike, other: TensorLike
 ) -> NetworkTensor:
     """Convert the choice of ``self`` where ``condition`` holds, else ``other``; they broadcast."""
-    dtype = net.output.dtype
-    working = dtype if dtype == torch.bool else working_dtype(dtype)
-    return narrowed(net, net.add_select(condition, self, other, dtype=working), dtype)
+    return choose(net, truth(net, condition), self, other)
 
 
-@converter("aten::clamp")
-def clamp(
-    net: Network, self: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None
+@converter("aten::masked_fill")
+def masked_fill(
+    net: Network, self: TensorLike, mask: torch.Tensor, value: TensorLike
 ) -> NetworkTensor:
-    """Convert the nearest value between two bounds; the upper one counts where they cross."""
-    low, high = _bound(net, min, -math.inf), _bound(net, max, math.inf)
-    x = net.tensor(self, net.output.dtype)
-    if isinstance(low, float) and isinstance(high, float):
-        return net.add_activation(x, "CLIP", alpha=low if low < high else high, beta=high)
-    if isinstance(low, float) and low == 0 and high is None:
-        return net.add_activation(x, "RELU")
-    if low is not None:
-        x = binary(net, "MAX", x, low)
-    if high is not None:
-        x = binary(net, "MIN", x, high)
-    return x
+    """Convert the choice of ``value`` where ``mask`` holds."""
+    return choose(net, mask, value, self)
 
 
-def _bound(net: Network, bound: Any, open_end: float) -> Any:
-    """Give a plain bound of floats as a float, None where it bounds nothing."""
-    if bound is None or not isinstance(bound, bool | int | float):
-        return bound
-    if bound == open_end:
-        return None
-    if net.output.dtype.is_floating_point:
-        return float(bound) if not math.isnan(bound) else torch.tensor(math.nan)
-    return bound
+@converter("aten::nan_to_num")
+def nan_to_num(
+    net: Network,
+    self: torch.Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> NetworkTensor:
+    """Convert NaN to a number (0) and infinities to others (the dtype's largest)."""
+    dtype = self.dtype
+    x = net.tensor(self)
+    if not dtype.is_floating_point:
+        return x
+    limits = torch.finfo(dtype)
+    result = choose(net, net.add_unary(x, "ISNAN"), 0.0 if nan is None else nan, x)
+    for infinity, number in (
+        (math.inf, limits.max if posinf is None else posinf),
+        (-math.inf, limits.min if neginf is None else neginf),
+    ):
+        found = net.add_elementwise(x, infinity, "EQUAL", dtype=dtype)
+        result = choose(net, found, number, result)
+    return result

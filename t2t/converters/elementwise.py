@@ -1,4 +1,4 @@
-"""Sums, differences, products and quotients, in torch's result type."""
+"""Sums, differences, products and quotients of two tensors, in torch's result type."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from t2t.converters._compute import binary
-from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
 
-__all__ = ["add", "div", "mul", "rsub", "sub"]
+__all__ = ["add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"]
 
 
 @converter("aten::add")
@@ -35,17 +34,6 @@ def rsub(net: Network, self: TensorLike, other: TensorLike, alpha: Any = 1) -> N
     return binary(net, "SUB", other, _scaled(net, self, alpha))
 
 
-def _scaled(net: Network, x: Any, factor: Any) -> TensorLike:
-    """Multiply by ``alpha`` in the result's dtype: at conversion where both are known."""
-    if isinstance(factor, bool | int | float) and factor == 1:
-        return x  # type: ignore[no-any-return]
-    if net.output.dtype == torch.bool:
-        return net.add_elementwise(x, bool(factor), "AND", dtype=torch.bool)
-    if not net.is_traced(x) and not net.is_traced(factor):
-        return torch.as_tensor(x).to(net.output.dtype) * factor
-    return binary(net, "PROD", x, factor)
-
-
 @converter("aten::mul")
 def mul(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert ``self * other``; the product of two bools is their logical and."""
@@ -55,10 +43,45 @@ def mul(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
 
 
 @converter("aten::div")
-def div(
-    net: Network, self: TensorLike, other: TensorLike, rounding_mode: str | None = None
+def div(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
+    """Convert ``self / other``; integers give floats."""
+    return binary(net, "DIV", self, other)
+
+
+@converter("aten::lerp")
+def lerp(net: Network, self: TensorLike, end: TensorLike, weight: TensorLike) -> NetworkTensor:
+    """Convert ``self + weight * (end - self)``."""
+    return binary(net, "SUM", self, _product(net, weight, binary(net, "SUB", end, self)))
+
+
+@converter("aten::addcmul")
+def addcmul(
+    net: Network, self: TensorLike, tensor1: TensorLike, tensor2: TensorLike, value: Any = 1
 ) -> NetworkTensor:
-    """Convert ``self / other``, also rounded towards zero ("trunc") or down ("floor")."""
-    if rounding_mode is None:
-        return binary(net, "DIV", self, other)
-    raise UnsupportedArgumentError(f"rounding_mode={rounding_mode!r}: not known")
+    """Convert ``self + value * tensor1 * tensor2``."""
+    return binary(net, "SUM", self, _product(net, value, binary(net, "PROD", tensor1, tensor2)))
+
+
+@converter("aten::addcdiv")
+def addcdiv(
+    net: Network, self: TensorLike, tensor1: TensorLike, tensor2: TensorLike, value: Any = 1
+) -> NetworkTensor:
+    """Convert ``self + value * tensor1 / tensor2``."""
+    return binary(net, "SUM", self, _product(net, value, binary(net, "DIV", tensor1, tensor2)))
+
+
+def _product(net: Network, factor: Any, x: NetworkTensor) -> NetworkTensor:
+    if isinstance(factor, bool | int | float) and factor == 1:
+        return x
+    return binary(net, "PROD", factor, x)
+
+
+def _scaled(net: Network, x: Any, factor: Any) -> TensorLike:
+    """Multiply by ``alpha`` in the result's dtype: at conversion where both are known."""
+    if isinstance(factor, bool | int | float) and factor == 1:
+        return x  # type: ignore[no-any-return]
+    if net.output.dtype == torch.bool:
+        return net.add_elementwise(x, bool(factor), "AND", dtype=torch.bool)
+    if not net.is_traced(x) and not net.is_traced(factor):
+        return torch.as_tensor(x).to(net.output.dtype) * factor
+    return binary(net, "PROD", x, factor)

@@ -1,4 +1,4 @@
-"""Sums, means and other values of whole dimensions."""
+"""Values of whole dimensions: sums, means, products, extremes, any and all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import dims
-from t2t.converters._compute import narrowed, working_dtype
+from t2t.converters._compute import narrowed, truth, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["mean", "sum"]
+__all__ = ["all", "amax", "amin", "any", "count_nonzero", "mean", "prod", "reduced", "sum"]
+
+
+def reduced(
+    net: Network, op: str, x: NetworkTensor, axes: tuple[int, ...], keepdim: bool
+) -> NetworkTensor:
+    """Reduce non-negative dimensions; a tensor without dimensions is its own value."""
+    return net.add_reduce(x, op, axes, keepdim) if len(x.shape) and axes else x
 
 
 @converter("aten::sum", precision="sensitive")
@@ -22,9 +29,8 @@ def sum(
     keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> NetworkTensor:
-    """Convert the sum over some dimensions, or all; integers and bools give int64."""
-    del dtype  # torch's output has it
-    return reduce(net, "SUM", self, dims(dim, self.ndim), keepdim)
+    """Convert the sum over some dimensions, or all; of integers and bools it is int64."""
+    return _reduction(net, "SUM", self, dim, keepdim, dtype)
 
 
 @converter("aten::mean", precision="sensitive")
@@ -36,16 +42,82 @@ def mean(
     dtype: torch.dtype | None = None,
 ) -> NetworkTensor:
     """Convert the mean over some dimensions, or all."""
-    del dtype  # torch's output has it
-    return reduce(net, "AVG", self, dims(dim, self.ndim), keepdim)
+    return _reduction(net, "AVG", self, dim, keepdim, dtype)
 
 
-def reduce(
-    net: Network, op: str, x: torch.Tensor, axes: tuple[int, ...], keepdim: bool
+@converter("aten::prod", precision="sensitive")
+def prod(
+    net: Network,
+    self: torch.Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> NetworkTensor:
-    """Reduce some dimensions in the result's dtype."""
-    dtype = net.output.dtype
-    tensor = net.tensor(x, working_dtype(dtype))
-    if axes and x.ndim:
-        tensor = net.add_reduce(tensor, op, axes, keepdim)
-    return narrowed(net, tensor, dtype)
+    """Convert the product over one dimension, or all; of integers and bools it is int64."""
+    return _reduction(net, "PROD", self, dim, keepdim, dtype)
+
+
+@converter("aten::amax", "aten::max.default")
+def amax(net: Network, self: torch.Tensor, dim: Any = (), keepdim: bool = False) -> NetworkTensor:
+    """Convert the greatest value over some dimensions, or all; TensorRT may overlook NaN."""
+    return _reduction(net, "MAX", self, dim, keepdim)
+
+
+@converter("aten::amin", "aten::min.default")
+def amin(net: Network, self: torch.Tensor, dim: Any = (), keepdim: bool = False) -> NetworkTensor:
+    """Convert the smallest value over some dimensions, or all; TensorRT may overlook NaN."""
+    return _reduction(net, "MIN", self, dim, keepdim)
+
+
+@converter("aten::aminmax")
+def aminmax(
+    net: Network, self: torch.Tensor, dim: int | None = None, keepdim: bool = False
+) -> tuple[NetworkTensor, NetworkTensor]:
+    """Convert the smallest and the greatest value over one dimension, or all."""
+    return (
+        _reduction(net, "MIN", self, dim, keepdim, self.dtype),
+        _reduction(net, "MAX", self, dim, keepdim, self.dtype),
+    )
+
+
+def _reduction(
+    net: Network,
+    op: str,
+    x: torch.Tensor,
+    dim: Any,
+    keepdim: bool,
+    dtype: torch.dtype | None = None,
+) -> NetworkTensor:
+    wanted = dtype or net.output.dtype
+    tensor = net.tensor(x, working_dtype(wanted))
+    result = reduced(net, op, tensor, dims(dim, x.ndim), keepdim)
+    if op in ("MAX", "MIN"):
+        return net.cast(result, net.compute_dtype(wanted))
+    return narrowed(net, result, wanted)
+
+
+@converter("aten::any")
+def any(net: Network, self: torch.Tensor, dim: Any = None, keepdim: bool = False) -> NetworkTensor:
+    """Convert "some element is not zero"."""
+    return _quantified(net, "MAX", self, dim, keepdim)
+
+
+@converter("aten::all")
+def all(net: Network, self: torch.Tensor, dim: Any = None, keepdim: bool = False) -> NetworkTensor:
+    """Convert "no element is zero"."""
+    return _quantified(net, "MIN", self, dim, keepdim)
+
+
+def _quantified(net: Network, op: str, x: torch.Tensor, dim: Any, keepdim: bool) -> NetworkTensor:
+    marks = truth(net, x)
+    axes = dims(dim, x.ndim)
+    if x.ndim and axes:
+        marks = reduced(net, op, net.cast(marks, torch.int32), axes, keepdim)
+    return net.cast(marks, net.output.dtype)
+
+
+@converter("aten::count_nonzero")
+def count_nonzero(net: Network, self: torch.Tensor, dim: Any = None) -> NetworkTensor:
+    """Convert the number of elements that are not zero, as int64."""
+    marks = net.cast(truth(net, self), torch.int64)
+    return reduced(net, "SUM", marks, dims(dim, self.ndim), False)

@@ -1,0 +1,194 @@
+"""Where the greatest and smallest values are, the k best of them, and sorted tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from t2t.converters._arguments import dims, positive_dim, static_number
+from t2t.converters._compute import working_dtype
+from t2t.converters.reduction import reduced
+from t2t.errors import UnsupportedArgumentError
+from t2t.network import Network, NetworkTensor
+from t2t.registry import converter
+from t2t.shapes import static_size
+
+__all__ = ["argmax", "argmin", "kthvalue", "max_dim", "median", "min_dim", "sort", "topk"]
+
+MAX_K = 3840
+"""Most elements that TensorRT's ITopKLayer gives."""
+
+_Pair = tuple[NetworkTensor, NetworkTensor]
+
+
+@converter("aten::argmax")
+def argmax(
+    net: Network, self: torch.Tensor, dim: int | None = None, keepdim: bool = False
+) -> NetworkTensor:
+    """Convert to the index of the first greatest element along a dimension, or of all."""
+    return _place(net, "MAX", self, dim, keepdim)
+
+
+@converter("aten::argmin")
+def argmin(
+    net: Network, self: torch.Tensor, dim: int | None = None, keepdim: bool = False
+) -> NetworkTensor:
+    """Convert to the index of the first smallest element along a dimension, or of all."""
+    return _place(net, "MIN", self, dim, keepdim)
+
+
+def _place(net: Network, op: str, x: torch.Tensor, dim: int | None, keepdim: bool) -> NetworkTensor:
+    if x.ndim == 0:
+        return net.tensor(0, torch.int64)
+    tensor = net.tensor(x, working_dtype(x.dtype))
+    if dim is None:
+        count = math.prod(x.shape)
+        found = _first(net, op, net.reshape(tensor, [count]), 0, count, False)
+        return net.reshape(found, net.output.shape)
+    axis = positive_dim(dim, x.ndim)
+    return _first(net, op, tensor, axis, x.shape[axis], keepdim)
+
+
+def _first(
+    net: Network, op: str, x: NetworkTensor, axis: int, size: Any, keepdim: bool
+) -> NetworkTensor:
+    """Give the first place of the extreme, which TensorRT's TopK does not promise among equals."""
+    best = reduced(net, op, x, (axis,), True)
+    found = net.add_elementwise(x, best, "EQUAL")
+    last = net.tensor(size - 1, torch.int32)
+    # The last index stands for "not here": an index in any case, also where all is NaN.
+    places = net.add_select(found, _count(net, size, axis, len(x.shape)), last)
+    return net.cast(reduced(net, "MIN", places, (axis,), keepdim), torch.int64)
+
+
+def _count(net: Network, size: Any, axis: int, rank: int) -> NetworkTensor:
+    """Give 0, 1, 2, ... along one dimension, as int32."""
+    number = static_size(size)
+    if number is not None:
+        shape = [1] * rank
+        shape[axis] = number
+        return net.constant(torch.arange(number, dtype=torch.int32).reshape(shape))
+    line = net.add_linspace([size], 0, 1, torch.int32)
+    return net.unsqueeze(line, [other for other in range(rank) if other != axis])
+
+
+@converter("aten::max.dim")
+def max_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
+    """Convert to the greatest values along a dimension, and their first places."""
+    return _extreme(net, "MAX", self, dim, keepdim)
+
+
+@converter("aten::min.dim")
+def min_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
+    """Convert to the smallest values along a dimension, and their first places."""
+    return _extreme(net, "MIN", self, dim, keepdim)
+
+
+def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) -> _Pair:
+    tensor = net.tensor(x, working_dtype(x.dtype))
+    best = reduced(net, op, tensor, dims(dim, x.ndim), keepdim)
+    return net.cast(best, net.compute_dtype(x.dtype)), _place(net, op, x, dim, keepdim)
+
+
+@converter("aten::topk")
+def topk(
+    net: Network,
+    self: torch.Tensor,
+    k: Any,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+) -> _Pair:
+    """Convert to the ``k`` greatest or smallest elements along a dimension, and their places.
+
+    They are sorted in any case. Which of equal elements comes first is not defined.
+    """
+    del sorted  # TensorRT's always are
+    return _best(net, self, static_number("k", k), dim, "MAX" if largest else "MIN")
+
+
+@converter("aten::sort")
+def sort(
+    net: Network,
+    self: torch.Tensor,
+    dim: int = -1,
+    descending: bool = False,
+    stable: bool | None = None,
+) -> _Pair:
+    """Convert to the sorted elements along a dimension of up to 3840, and their places."""
+    if stable:
+        raise UnsupportedArgumentError(
+            "stable=True: TensorRT's ITopKLayer does not say which of equal elements comes first; "
+            "supported: stable=False"
+        )
+    size = static_number(f"size of dim {dim}", self.shape[dim]) if self.ndim else 1
+    return _best(net, self, size, dim, "MAX" if descending else "MIN")
+
+
+@converter("aten::kthvalue")
+def kthvalue(
+    net: Network, self: torch.Tensor, k: Any, dim: int = -1, keepdim: bool = False
+) -> _Pair:
+    """Convert to the k-th smallest element along a dimension, and a place of it."""
+    del keepdim  # torch's output has the shape
+    return _kth(net, self, static_number("k", k), dim)
+
+
+@converter("aten::median.dim")
+def median_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
+    """Convert to the median along a dimension, the lower one of two, and a place of it."""
+    size = static_number(f"size of dim {dim}", self.shape[dim]) if self.ndim else 1
+    del keepdim  # torch's output has the shape
+    return _kth(net, self, (size + 1) // 2, dim)
+
+
+@converter("aten::median.default")
+def median(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert to the median of all elements, the lower one of two."""
+    count = static_number("number of elements", math.prod(self.shape))
+    tensor = net.reshape(net.tensor(self), [1, count])
+    values, _ = _layer(net, tensor, self.dtype, (count + 1) // 2, 1, "MIN")
+    return net.reshape(net.add_slice(values, [0, (count - 1) // 2], [1, 1]), ())
+
+
+def _kth(net: Network, x: torch.Tensor, k: int, dim: int) -> _Pair:
+    values, places = _best(net, x, k, dim, "MIN")
+    if x.ndim == 0:
+        return values, places
+    axis = positive_dim(dim, x.ndim)
+    start, sizes = [0] * x.ndim, list(x.shape)
+    start[axis], sizes[axis] = k - 1, 1
+    shape = net.output[0].shape
+    return tuple(  # type: ignore[return-value]
+        net.reshape(net.add_slice(tensor, start, sizes), shape) for tensor in (values, places)
+    )
+
+
+def _best(net: Network, x: torch.Tensor, k: int, dim: int, op: str) -> _Pair:
+    """Give the k best along a dimension of a tensor of any rank, and their int64 places."""
+    tensor = net.tensor(x)
+    if x.ndim == 0:
+        return tensor, net.tensor(0, torch.int64)
+    axis = positive_dim(dim, x.ndim)
+    if x.ndim == 1:
+        pair = _layer(net, net.unsqueeze(tensor, [0]), x.dtype, k, 1, op)
+        return net.reshape(pair[0], [k]), net.reshape(pair[1], [k])
+    if x.ndim - axis <= 4:
+        return _layer(net, tensor, x.dtype, k, axis, op)
+    # TopK takes one of the last four dimensions.
+    order = [other for other in range(x.ndim) if other != axis] + [axis]
+    back = [order.index(place) for place in range(x.ndim)]
+    pair = _layer(net, net.transpose(tensor, order), x.dtype, k, x.ndim - 1, op)
+    return net.transpose(pair[0], back), net.transpose(pair[1], back)
+
+
+def _layer(net: Network, x: NetworkTensor, dtype: torch.dtype, k: int, axis: int, op: str) -> _Pair:
+    if not 0 < k <= MAX_K:
+        raise UnsupportedArgumentError(
+            f"{k} elements: TensorRT's ITopKLayer gives 1 to {MAX_K} of them"
+        )
+    tensor = net.cast(x, net.compute_dtype(working_dtype(dtype)))
+    values, places = net.add_topk(tensor, op, k, axis)
+    return net.cast(values, net.compute_dtype(dtype)), net.cast(places, torch.int64)
