@@ -15,6 +15,7 @@ FAMILIES = (
     "convolution",
     "cumulative",
     "division",
+    "einsum",
     "elementwise",
     "extrema",
     "factories",

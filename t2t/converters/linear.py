@@ -12,7 +12,7 @@ from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
 
-__all__ = ["addbmm", "addmm", "linear", "matmul", "multiply", "product"]
+__all__ = ["addbmm", "addmm", "bilinear", "linear", "matmul", "multiply", "product"]
 
 _LINEAR, _MATMUL = F.linear, torch.matmul
 
@@ -20,17 +20,19 @@ _LINEAR, _MATMUL = F.linear, torch.matmul
 def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> NetworkTensor:
     """Multiply as torch.matmul does, in torch's result type; ``op1`` may "TRANSPOSE" ``b``."""
     dtype = net.output.dtype
-    x, y = net.tensor(a, dtype), net.tensor(b, dtype)
-    rows, columns = len(x.shape) == 1, len(y.shape) == 1
-    # As matrices of one row or column, for TensorRT's vectors do not mix with other ranks.
-    left = net.unsqueeze(x, [0]) if rows else x
-    right = net.unsqueeze(y, [1]) if columns else y
-    op1 = "NONE" if columns else op1
-    if net.dtype_of(x).is_floating_point:
+    ranks = [len(a.shape), len(b.shape)]  # type: ignore[union-attr]
+    rows, columns = ranks[0] == 1, ranks[1] == 1
+    rank = max(*ranks, 2)
+    left = net.tensor(a, dtype, rank)
+    if columns:
+        # As matrices of one row or column, for TensorRT's vectors do not mix with other ranks.
+        right, op1 = net.unsqueeze(net.tensor(b, dtype), [1]), "NONE"
+    else:
+        right = net.tensor(b, dtype, rank)
+    if net.dtype_of(left).is_floating_point:
         z = net.add_matrix_multiply(left, right, "NONE", op1)
     else:
-        z = _integer_product(net, left, right, op1)
-    rank = len(z.shape)
+        z = _integer_product(net, *net.aligned([left, right]), op1)
     return squeeze(net, z, [rank - 2] * rows + [rank - 1] * columns)
 
 
@@ -40,7 +42,7 @@ def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str)
     b = net.unsqueeze(b, [len(b.shape) - 2])
     if op1 == "TRANSPOSE":
         rank = len(b.shape)
-        b = net.transpose(b, [*range(rank - 3), rank - 1, rank - 3 + 1, rank - 2])
+        b = net.transpose(b, [*range(rank - 3), rank - 1, rank - 3, rank - 2])
     terms = net.add_elementwise(a, b, "PROD")
     return net.add_reduce(terms, "SUM", len(terms.shape) - 2, keep_dims=False)
 
@@ -60,11 +62,7 @@ def linear(
 ) -> NetworkTensor:
     """Convert (*, in) to (*, out) by a weight (out, in), or to (*) by one of (in,)."""
     y = product(net, input, weight, "TRANSPOSE")
-    return y if bias is None else net.add_elementwise(y, _typed(net, bias), "SUM")
-
-
-def _typed(net: Network, x: TensorLike) -> NetworkTensor:
-    return net.tensor(x, net.output.dtype)
+    return y if bias is None else net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
 
 
 def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -167,12 +165,31 @@ def addmv(
 def _plus(
     net: Network, added: torch.Tensor, result: NetworkTensor, beta: Any, alpha: Any
 ) -> NetworkTensor:
+    dtype = net.output.dtype
     if alpha != 1:
-        result = net.add_elementwise(result, _typed(net, alpha), "PROD")
+        result = net.add_elementwise(result, alpha, "PROD", dtype=dtype)
     # As torch has it, nothing of ``added`` matters then, not even NaN.
     if beta == 0:
         return result
-    term = _typed(net, added)
-    if beta != 1:
-        term = net.add_elementwise(term, _typed(net, beta), "PROD")
-    return net.add_elementwise(result, term, "SUM")
+    if beta == 1:
+        return net.add_elementwise(result, added, "SUM", dtype=dtype)
+    return net.add_elementwise(result, net.add_elementwise(added, beta, "PROD", dtype), "SUM")
+
+
+@converter("torch.nn.functional.bilinear", "torch.bilinear", precision="compute")
+def bilinear(
+    net: Network,
+    input1: torch.Tensor,
+    input2: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> NetworkTensor:
+    """Convert (*, a) and (*, b) to (*, out) by a weight (out, a, b)."""
+    out, a, b = weight.shape
+    dtype = net.output.dtype
+    kernel = net.transpose(net.tensor(weight, dtype), [1, 0, 2])
+    rows = product(net, input1, net.reshape(kernel, (a, out * b)))
+    matrices = net.reshape(rows, (*input1.shape[:-1], out, b))
+    column = net.unsqueeze(net.tensor(input2, dtype), [input2.dim()])
+    y = squeeze(net, net.add_matrix_multiply(matrices, column), [input2.dim()])
+    return y if bias is None else net.add_elementwise(y, bias, "SUM", dtype=dtype)
