@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -91,14 +93,17 @@ INDICES = [
         dynamic=[{0: (1, 4)}, {}], shapes=[(3, 5), (4,)],
     ),
     OpCase("index-select", lambda x: x.index_select(1, torch.tensor([2, 0])), [(2, 3)]),
-    OpCase("index-select-dim", lambda x, i: torch.index_select(x, -2, i), [(4, 2), integers(3, high=4)]),
+    OpCase(
+        "index-select-dim", lambda x, i: torch.index_select(x, -2, i),
+        [(4, 2), integers(3, high=4)],
+    ),
     OpCase("gather", lambda x, i: x.gather(1, i), [(2, 4), integers(2, 3, high=4)], layers=1),
     OpCase("gather-smaller", lambda x, i: x.gather(-1, i), [(3, 4), integers(2, 6, high=4)]),
     OpCase("take", lambda x: x.take(torch.tensor([[0, -1], [3, 2]])), [(2, 3)]),
     OpCase("take-traced", lambda x, i: x.take(i), [(2, 3), integers(4, low=-6, high=6)]),
     OpCase(
         "take-along-dim", lambda x: torch.take_along_dim(x, x.argsort(1), 1),
-        [(3, 4)], raises="sort|argsort",
+        [(3, 4)],
     ),
     OpCase("take-along", lambda x, i: x.take_along_dim(i, 1), [(3, 4), integers(1, 2, high=4)]),
 ]  # fmt: skip
@@ -119,11 +124,135 @@ EMBEDDINGS = [
     ),
 ]  # fmt: skip
 
+PAIRS = torch.tensor([[0, 3], [4, 1]])
+SAME = torch.tensor([[0, 1, 1], [4, 4, 4]])
+ONE = torch.tensor([2, 0])
+
+
+def put(x: torch.Tensor, place: Any, value: Any) -> torch.Tensor:
+    x = x.clone()
+    x[place] = value
+    return x
+
+
 SCATTERS = [
     OpCase("slice-scatter", lambda x, y: x.slice_scatter(y, 1, 1, 3), [(2, 5), (2, 2)], layers=3),
     OpCase("slice-scatter-all", lambda x, y: x.slice_scatter(y, 1), [(2, 5), (2, 5)]),
     OpCase("slice-scatter-step", lambda x, y: x.slice_scatter(y, 1, 1, 5, 2), [(2, 5), (2, 2)]),
     OpCase("select-scatter", lambda x, y: x.select_scatter(y, 1, -2), [(2, 5), (2,)]),
+    OpCase("diagonal-scatter", lambda x, y: x.diagonal_scatter(y, 1), [(3, 4), (3,)]),
+    OpCase(
+        "as-strided-scatter", lambda x, y: x.as_strided_scatter(y, (2,), (3,), 1), [(3, 4), (2,)],
+    ),
+    OpCase("scatter", lambda x, y: x.scatter(1, PAIRS, y), [(2, 5), (2, 2)], layers=2),
+    OpCase("scatter-smaller", lambda x, y: x.scatter(-1, PAIRS[:1], y), [(3, 5), (3, 4)]),
+    OpCase(
+        "scatter-traced", lambda x, i, y: x.scatter(0, i, y),
+        [(6, 2), lambda g: torch.stack([torch.randperm(6, generator=g) for _ in "ab"], 1), (6, 2)],
+    ),
+    OpCase("scatter-value", lambda x: x.scatter(1, PAIRS, 2.5), [(2, 5)]),
+    OpCase("scatter-in-place", lambda x, y: x.clone().scatter_(1, PAIRS, y), [(2, 5), (2, 2)]),
+    OpCase(
+        "scatter-reduce-add", lambda x, y: x.scatter(1, SAME, y, reduce="add"), [(2, 5), (2, 3)],
+    ),
+    OpCase(
+        "scatter-reduce-multiply", lambda x: x.scatter(1, SAME, 3.0, reduce="multiply"), [(2, 5)],
+    ),
+    OpCase(
+        "scatter-add", lambda x, i, y: x.scatter_add(1, i, y),
+        [(2, 5), integers(2, 4, high=5), (2, 4)],
+    ),
+    OpCase(
+        "scatter-add-dim-0", lambda x, i, y: x.scatter_add(0, i, y),
+        [(3, 5), integers(2, 4, high=3), (2, 4)],
+    ),
+    OpCase(
+        "scatter-add-int", lambda x, i, y: x.scatter_add(0, i, y),
+        [integers(4), integers(6, high=4), integers(6)],
+    ),
+    *(
+        OpCase(
+            f"scatter-reduce-{how}-{own}",
+            lambda x, i, y, how=how, own=own: x.scatter_reduce(1, i, y, how, include_self=own),
+            [(2, 5), integers(2, 4, high=5), (2, 4)],
+        )
+        for how in ("sum", "prod", "mean", "amax", "amin")
+        for own in (True, False)
+    ),
+    OpCase(
+        "scatter-add-large", lambda x, i, y: x.scatter_add(0, i, y),
+        [(5000,), integers(5000, high=5000), (5000,)], raises="adds nothing up",
+    ),
+    OpCase("index-put", lambda x, y: x.index_put((torch.tensor([0, -1]),), y), [(3, 5), (2, 5)]),
+    OpCase(
+        "index-put-broadcast", lambda x, y: x.index_put((torch.tensor([0, 2]),), y),
+        [(3, 5), (5,)],
+    ),
+    OpCase("index-put-apart", lambda x, y: put(x, (ONE, slice(None), ONE), y), [(3, 4, 5), (2, 4)]),
+    OpCase("index-put-inner", lambda x, y: put(x, (slice(None), ONE, ONE), y), [(3, 4, 5), (3, 2)]),
+    OpCase("index-put-last", lambda x, y: put(x, (..., ONE), y), [(3, 4, 5), (4, 2)]),
+    OpCase(
+        "index-put-traced", lambda x, i, y: put(x, (slice(None), i), y),
+        [(3, 5), integers(1, low=-5, high=5), (3, 1)],
+    ),
+    OpCase(
+        "index-put-mask-constant", lambda x, y: put(x, torch.eye(3, dtype=torch.bool), y),
+        [(3, 3, 2), (3, 2)],
+    ),
+    OpCase(
+        "index-put-accumulate",
+        lambda x, y: x.index_put((torch.tensor([0, 0, 2]),), y, accumulate=True), [(3, 5), (3, 5)],
+    ),
+    OpCase(
+        "index-put-accumulate-two",
+        lambda x, y: x.index_put((SAME[0], torch.tensor([1, 1, 0])), y, accumulate=True),
+        [(3, 5), (3,)],
+    ),
+    OpCase(
+        "index-put-accumulate-traced",
+        lambda x, i, y: x.index_put((i, torch.tensor([1, 1, 0])), y, accumulate=True),
+        [(3, 5, 2), integers(3, low=-3, high=3), (3, 2)],
+    ),
+    OpCase("mask-to-value", lambda z: put(z, z > 0, 0), [(2, 3, 4)]),
+    OpCase("mask-to-value-tensor", lambda z, v: put(z, z > 0, v[0]), [(2, 3, 4), (2,)]),
+    OpCase("mask-of-first", lambda z, v: put(z, z[:, 0] > 0, v), [(4, 3), (3,)]),
+    OpCase("mask-of-first-one", lambda z, v: put(z, z[:, 0] > 0, v), [(4, 3), (1, 3)]),
+    OpCase("mask-of-last", lambda z, v: put(z, (slice(None), z[0] > 0), v), [(4, 3), (4, 1)]),
+    OpCase(
+        "mask-accumulate", lambda z: z.index_put((z > 0,), torch.tensor(2.0), accumulate=True),
+        [(4, 3)],
+    ),
+    OpCase(
+        "mask-many-values", lambda z, v: put(z, z > 0, v), [(4,), (4,)],
+        raises="number depends on the data",
+    ),
+    OpCase("index-fill", lambda x: x.index_fill(1, torch.tensor([0, -1]), 2.0), [(3, 5)]),
+    OpCase(
+        "index-fill-tensor", lambda x, v: x.index_fill(1, torch.tensor([0, 2]), v[0]),
+        [(3, 5), (1,)],
+    ),
+    OpCase("index-copy", lambda x, y: x.index_copy(1, torch.tensor([3, 0]), y), [(3, 5), (3, 2)]),
+    OpCase("index-add", lambda x, y: x.index_add(1, torch.tensor([3, 0, 3]), y), [(3, 5), (3, 3)]),
+    OpCase(
+        "index-add-alpha", lambda x, y: x.index_add(0, torch.tensor([1, 0]), y, alpha=2),
+        [(3, 5), (2, 5)],
+    ),
+    OpCase(
+        "index-add-traced", lambda x, i, y: x.index_add(0, i, y),
+        [(3, 5), integers(4, high=3), (4, 5)],
+    ),
+    OpCase("put", lambda x, y: x.put(torch.tensor([0, -1]), y), [(3, 5), (2,)]),
+    OpCase(
+        "masked-scatter", lambda x, y: x.masked_scatter(x > 0, y), [(3, 5), (3, 5)],
+        raises="masked_scatter",
+    ),
+    OpCase(
+        "masked-select", lambda x: x.masked_select(x > 0), [(3, 5)], raises="depends on the data",
+    ),
+    OpCase("nonzero", lambda x: x.nonzero(), [(3, 5)], raises="depends on the data"),
+    OpCase("argwhere", lambda x: torch.argwhere(x), [(3, 5)], raises="depends on the data"),
+    OpCase("where-one", lambda x: torch.where(x > 0)[0], [(3, 5)], raises="depends on the data"),
+    OpCase("unique", lambda x: x.unique(), [(3, 5)], raises="depends on the data"),
     OpCase("copy", lambda x, y: x.copy_(y), [(2, 5), (5,)]),
     OpCase("copy-dtype", lambda x, y: x.copy_(y), [integers(2, 5), uniform(2, 5, low=-9, high=9)]),
     OpCase("fill", lambda x: x.fill_(2.5), [(2, 5)]),
@@ -147,6 +276,7 @@ def test_embeddings(case: OpCase) -> None:
     run_case(case)
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter:UserWarning")
 @pytest.mark.parametrize("case", ids(SCATTERS))
 def test_scatters(case: OpCase) -> None:
     run_case(case)

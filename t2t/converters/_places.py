@@ -18,6 +18,7 @@ __all__ = [
     "MASKS",
     "Places",
     "bounded",
+    "count",
     "integer_indices",
     "mask_indices",
     "places",
@@ -85,6 +86,7 @@ class Places:
         shape: the shape that the index tensors have together.
         front: how many dimensions of the result stand before that shape, as torch places it.
         coordinates: an int network tensor of that shape and one more dimension of size ``count``.
+        constant: the same as a torch tensor, where it is a constant.
     """
 
     order: list[int]
@@ -92,6 +94,7 @@ class Places:
     shape: tuple[Any, ...]
     front: int
     coordinates: NetworkTensor
+    constant: torch.Tensor | None = None
 
     def result_order(self, rank: int) -> list[int]:
         """Give the order in which dimensions (``shape``, then the rest) stand in the result."""
@@ -139,9 +142,11 @@ def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | No
     used = [index for index in indices if index is not None]
     shape = tuple(torch.broadcast_shapes(*(index.shape for index in used)))
     numbers = [wrapped_tensor(net, i, self.shape[a]) for a, i in zip(axes, used, strict=True)]
+    constant = None
     if all(isinstance(number, torch.Tensor) and not net.is_traced(number) for number in numbers):
         spread = torch.broadcast_tensors(*(number.long() for number in numbers))  # type: ignore[union-attr]
-        coordinates = net.tensor(torch.stack(spread, -1))
+        constant = torch.stack(spread, -1)
+        coordinates = net.tensor(constant)
     else:
         columns = [
             net.unsqueeze(net.expand(net.tensor(n, torch.int64), shape), [len(shape)])
@@ -151,7 +156,8 @@ def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | No
     # torch's rule: index tensors side by side leave their result in place, others put it first.
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     rest = [axis for axis in range(self.ndim) if axis not in axes]
-    return Places([*axes, *rest], len(axes), shape, axes[0] if adjacent else 0, coordinates)
+    front = axes[0] if adjacent else 0
+    return Places([*axes, *rest], len(axes), shape, front, coordinates, constant)
 
 
 def count(shape: Sequence[Any]) -> int | None:

@@ -20,6 +20,7 @@ from t2t.converters._places import (
     wrapped_tensor,
 )
 from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
 from t2t.registry import converter
 
 __all__ = ["embedding", "gather", "index", "index_select", "select", "slice_", "take"]
@@ -108,7 +109,7 @@ def gather(
     data = net.tensor(self, rank=1)
     # TensorRT needs equal sizes in the other dimensions, torch takes a smaller index.
     for other, size in enumerate(index.shape):
-        if other != axis:
+        if other != axis and not same_sizes([self.shape[other]], [size]):
             data = net.narrow(data, other, 0, size)
     taken = net.add_gather(data, net.tensor(index, rank=1), axis, mode="ELEMENT")
     return net.reshape(taken, net.output.shape)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from t2t.converters._arguments import positive_dim
-from t2t.converters._places import bounded, wrapped
+from t2t.converters._places import MASKS, bounded, integer_indices, places, wrapped
+from t2t.converters.accumulating import accumulated
+from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.shapes import static_size
 
-__all__ = ["copy", "fill", "select_scatter", "slice_scatter", "zero"]
+__all__ = [
+    "copy",
+    "fill",
+    "index_put",
+    "scatter",
+    "scatter_value",
+    "select_scatter",
+    "slice_scatter",
+    "zero",
+]
 
 
 @converter("aten::copy")
@@ -96,3 +109,110 @@ def _strided(
     places[start : start + step * count : step] = torch.arange(count) + x.shape[axis]
     both = net.add_concatenation([x, part], axis)
     return net.add_gather(both, places, axis)
+
+
+@converter("aten::scatter.src")
+def scatter(
+    net: Network, self: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor
+) -> NetworkTensor:
+    """Convert to one scatter layer of elements; torch allows no negative index here."""
+    axis = positive_dim(dim, self.ndim)
+    updates = net.tensor(src, self.dtype, rank=1)
+    # torch reads as much of the source as the index is large.
+    for other, size in enumerate(index.shape):
+        if not same_sizes([src.shape[other]], [size]):
+            updates = net.narrow(updates, other, 0, size)
+    return _scattered(net, self, axis, index, updates)
+
+
+@converter("aten::scatter.value")
+def scatter_value(
+    net: Network, self: torch.Tensor, dim: int, index: torch.Tensor, value: Any
+) -> NetworkTensor:
+    """Convert to one scatter layer of a repeated number."""
+    axis = positive_dim(dim, self.ndim)
+    sizes = index.shape or (1,)
+    return _scattered(net, self, axis, index, net.expand(net.tensor(value, self.dtype), sizes))
+
+
+def _scattered(
+    net: Network, x: torch.Tensor, axis: int, index: torch.Tensor, updates: NetworkTensor
+) -> NetworkTensor:
+    if 0 in (static_size(size) for size in index.shape):
+        return net.tensor(x)
+    data, places = net.tensor(x, rank=1), net.tensor(index, rank=1)
+    return net.reshape(net.add_scatter(data, places, updates, "ELEMENT", axis), net.output.shape)
+
+
+def _index_put_shape(
+    self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """Compute the fake result without looking into masks."""
+    del indices, values, accumulate
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
+@converter("aten::index_put", "aten::_unsafe_index_put", meta=_index_put_shape)
+def index_put(
+    net: Network,
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> NetworkTensor:
+    """Convert to a choice by a mask, or to one scatter layer of points."""
+    masks = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(masks) == 1 and net.is_traced(mask := indices[masks[0]]) and mask.dtype in MASKS:
+        return _put_by_mask(net, self, masks[0], mask, values, accumulate)
+    numbers = integer_indices(net, self, indices)
+    found = places(net, self, numbers)
+    rank = len(found.shape) + self.ndim - found.count
+    order = found.result_order(rank)
+    rest = [self.shape[axis] for axis in found.order[found.count :]]
+    sizes = [(*found.shape, *rest)[axis] for axis in order]
+    if 0 in (static_size(size) for size in sizes):
+        return net.tensor(self)
+    updates = net.transpose(net.expand(net.tensor(values, self.dtype), sizes), _inverse(order))
+    data = net.transpose(self, found.order)
+    if accumulate:
+        result = accumulated(net, data, found, updates, [self.shape[a] for a in found.order])
+    else:
+        result = net.add_scatter(data, found.coordinates, updates, "ND")
+    return net.transpose(result, _inverse(found.order))
+
+
+def _put_by_mask(
+    net: Network,
+    x: torch.Tensor,
+    axis: int,
+    mask: torch.Tensor,
+    values: torch.Tensor,
+    accumulate: bool,
+) -> NetworkTensor:
+    """Overwrite where a mask holds that covers the dimensions from ``axis`` on.
+
+    ``values`` have one dimension in the place of the mask's; it must be of size 1, as how many
+    elements the mask selects is not known.
+    """
+    behind = x.ndim - axis - mask.ndim
+    selected = values.ndim - 1 - behind
+    if selected >= 0 and static_size(values.shape[selected]) != 1:
+        raise UnsupportedOperatorError(
+            "as many values as a mask selects: their number depends on the data; write one value, "
+            "or use torch.where"
+        )
+    new = net.tensor(values, x.dtype)
+    if selected >= 0:
+        sizes = list(values.shape)
+        new = net.reshape(new, [*sizes[:selected], *[1] * mask.ndim, *sizes[selected + 1 :]])
+    if accumulate:
+        new = net.add_elementwise(net.tensor(x), new, "SUM")
+    condition = net.tensor(mask, torch.bool)
+    for _ in range(behind):
+        condition = net.unsqueeze(condition, [len(condition.shape)])
+    return net.add_select(condition, new, x)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    """Give the permutation that undoes another."""
+    return sorted(range(len(order)), key=lambda axis: order[axis])

@@ -89,12 +89,42 @@ def batch_norm_no_update(
     return *results, torch.empty(0, dtype=torch.uint8)
 
 
+def diagonal_scatter(
+    self: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """Write into a diagonal of a copy."""
+    out = self.clone()
+    aten.diagonal.default(out, offset, dim1, dim2).copy_(src)
+    return out
+
+
+def as_strided_scatter(
+    self: torch.Tensor, src: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None
+) -> torch.Tensor:
+    """Write into a view of a copy."""
+    out = self.clone()
+    aten.as_strided.default(out, size, stride, storage_offset).copy_(src)
+    return out
+
+
+def put(
+    self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """Write into the flattened tensor."""
+    places, values = [index.reshape(-1)], source.reshape(-1)
+    flat = aten.index_put.default(self.reshape(-1), places, values, accumulate)
+    return flat.reshape(self.shape)
+
+
 FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.split.Tensor: split,
     aten.unsafe_split.Tensor: split,
     aten.split_with_sizes.default: split_with_sizes,
     aten.unsafe_split_with_sizes.default: split_with_sizes,
     aten.unbind.int: unbind,
+    aten.diagonal_scatter.default: diagonal_scatter,
+    aten.as_strided_scatter.default: as_strided_scatter,
+    aten.put.default: put,
     aten.native_batch_norm.default: native_batch_norm,
     aten._batch_norm_no_update.default: batch_norm_no_update,
 }
