@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "r3d_18": (video.r3d_18, CLIP),
     "mc3_18": (video.mc3_18, CLIP),
     "r2plus1d_18": (video.r2plus1d_18, CLIP),
-    "s3d": (video.s3d, (1, 3, 16, 64, 64)),
+    "s3d": (video.s3d, (1, 3, 16, 224, 224)),
     "openpose": (OpenPose, SMALL),
     "c3d": (C3D, (1, 3, 16, 48, 48)),
     "unet": (UNet, SMALL),

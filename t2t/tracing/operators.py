@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from t2t.tracing.formulas import FORMULAS
 
-__all__ = ["OperatorInfo", "decomposition", "operator_info"]
+__all__ = ["OperatorInfo", "decomposition", "draws_random", "operator_info"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,17 @@ def operator_info(operator: OpOverload) -> OperatorInfo:
         changes_metadata=torch.Tag.inplace_view in operator.tags,
         is_view=not writes and any(r.alias_info is not None for r in schema.returns),
     )
+
+
+def draws_random(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Say whether a call draws random numbers: attention, for one, does with dropout only."""
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    for index, argument in enumerate(operator._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[index] if index < len(args) else kwargs.get(argument.name, 0.0)
+            return bool(given)
+    return True
 
 
 _FUNCTIONAL_NAMES = {"fill_": "fill", "zero_": "zero", "copy_": "copy", "set_": None}

@@ -31,7 +31,7 @@ from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leave
 from t2t.tracing.inverses import invert
 from t2t.tracing.layout import by_elements
 from t2t.tracing.locations import user_location
-from t2t.tracing.operators import OperatorInfo, decomposition, operator_info
+from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 
 __all__ = ["Tracer"]
 
@@ -156,7 +156,7 @@ class Tracer:
         info = operator_info(operator)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if not any(self.is_traced(x) for x in tensors):
-            random = torch.Tag.nondeterministic_seeded in operator.tags
+            random = draws_random(operator, args, kwargs)
             if not random and not has_symbol((args, tuple(kwargs.values()))):
                 return self._run_constant(operator, info, args, kwargs)
         if operator is torch.ops.aten._local_scalar_dense.default:
@@ -194,7 +194,7 @@ class Tracer:
         tensors: list[torch.Tensor],
     ) -> Any:
         converter = registry.find_operator(operator)
-        random = torch.Tag.nondeterministic_seeded in operator.tags
+        random = draws_random(operator, args, kwargs)
         # Where a formula leads back to its operator, there is none.
         if converter is None and not random and info.name not in self._decomposing:
             formula = decomposition(operator)
@@ -277,7 +277,7 @@ class Tracer:
         targets: list[torch.Tensor],
     ) -> Any:
         """Let what an unconvertible operator wrote have values that raise when they are read."""
-        random = torch.Tag.nondeterministic_seeded in operator.tags
+        random = draws_random(operator, args, kwargs)
         call = self._call(info.name, None, args, kwargs)
         call.problem = UnsupportedOperatorError(
             RANDOM if random else "it writes to a traced tensor in place, and has no other form"
