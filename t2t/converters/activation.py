@@ -35,6 +35,8 @@ __all__ = [
     "threshold",
 ]
 
+FLOAT_MAX = torch.finfo(torch.float32).max
+
 LINEAR = 20.0
 """From here on softplus(x) and x are the same number in float32. torch's default threshold."""
 
@@ -54,13 +56,17 @@ def hardtanh(
     net: Network, self: torch.Tensor, min_val: float = -1, max_val: float = 1
 ) -> NetworkTensor:
     """Convert clipping to two bounds; relu6 arrives here too."""
-    if self.dtype.is_floating_point:
+    if self.dtype.is_floating_point and all(abs(v) <= FLOAT_MAX for v in (min_val, max_val)):
         return net.add_activation(self, "CLIP", alpha=float(min_val), beta=float(max_val))
-    dtype = torch.int64 if self.dtype == torch.int64 else torch.int32
+    floating, dtype = self.dtype.is_floating_point, self.dtype
+    if not floating and dtype != torch.int64:
+        # TensorRT computes with no smaller integers.
+        dtype = torch.int32
     x = net.tensor(self, dtype)
-    lower = net.add_elementwise(x, net.tensor(int(min_val), dtype, len(x.shape)), "MAX")
-    upper = net.add_elementwise(lower, net.tensor(int(max_val), dtype, len(x.shape)), "MIN")
-    return net.add_cast(upper, self.dtype)
+    for bound, kind in ((min_val, "MAX"), (max_val, "MIN")):
+        limit = net.tensor(float(bound) if floating else int(bound), dtype, self.ndim)
+        x = net.add_elementwise(x, limit, kind)
+    return x if floating else net.add_cast(x, self.dtype)
 
 
 @converter("aten::leaky_relu")
@@ -194,7 +200,7 @@ def softshrink(net: Network, self: torch.Tensor, lambd: float = 0.5) -> NetworkT
 def hardshrink(net: Network, self: torch.Tensor, lambd: float = 0.5) -> NetworkTensor:
     """Convert x, and zero where its magnitude is at most ``lambd``."""
     small = _at_most(net, net.add_unary(self, "ABS"), float(lambd))
-    return net.add_select(small, net.tensor(0.0, self.dtype), self)
+    return net.add_select(small, net.tensor(0.0, self.dtype, self.ndim), self)
 
 
 @converter("aten::threshold")
@@ -204,11 +210,13 @@ def threshold(net: Network, self: torch.Tensor, threshold: float, value: float) 
         return relu(net, self)
     if self.dtype.is_floating_point:
         low = _at_most(net, net.tensor(self), float(threshold))
-        return net.add_select(low, net.tensor(float(value), self.dtype), self)
+        return net.add_select(low, net.tensor(float(value), self.dtype, self.ndim), self)
     dtype = torch.int64 if self.dtype == torch.int64 else torch.int32
     x = net.tensor(self, dtype)
     low = _at_most(net, x, int(threshold))
-    return net.add_cast(net.add_select(low, net.tensor(int(value), dtype), x), self.dtype)
+    return net.add_cast(
+        net.add_select(low, net.tensor(int(value), dtype, self.ndim), x), self.dtype
+    )
 
 
 def _at_most(net: Network, x: NetworkTensor, bound: float) -> NetworkTensor:
