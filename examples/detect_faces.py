@@ -240,7 +240,7 @@ def compare(picture: Image.Image, folder: Path, console: Console) -> int:
     where = "the reference executor, in PyTorch" if reasons else "TensorRT engines"
     console.print(f"The converted networks ran on: {where} ({device}).")
     for reason in reasons:
-        console.print(f"  {reason}", markup=False)
+        console.print(f"  {reason}", markup=False, soft_wrap=True)
     console.print(table(expected, found))
     if not len(expected) and not len(found):
         console.print("Neither finds a face in this picture.")
