@@ -15,6 +15,7 @@ FAMILIES = (
     "convolution",
     "cumulative",
     "division",
+    "dropout",
     "einsum",
     "elementwise",
     "extrema",

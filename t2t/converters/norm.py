@@ -176,11 +176,13 @@ def local_response_norm(
     k: float = 1.0,
 ) -> NetworkTensor:
     """Convert ``x / (k + alpha * mean(x ** 2 of neighbouring channels)) ** beta``."""
+    parameters = (size, float(alpha), float(beta), float(k))
+    if input.ndim == 4:
+        return net.add_lrn(input, *parameters)
+    # The layer has four dimensions at least, and takes the third from the end for channels.
     batch, channels, *space = input.shape
-    # The layer takes the third dimension from the end for channels.
     planes = net.reshape(input, (batch, channels, space[0], math.prod(space[1:])))
-    result = net.add_lrn(planes, size, float(alpha), float(beta), float(k))
-    return net.reshape(result, input.shape)
+    return net.reshape(net.add_lrn(planes, *parameters), input.shape)
 
 
 def _normalize_output(
