@@ -48,10 +48,25 @@ def binary(
     """
     wanted = dtype or net.output.dtype
     working = working_dtype(wanted)
+    if net.compute_dtype(working) == torch.float16 and (_leaves_half(a) or _leaves_half(b)):
+        result = net.add_elementwise(_wide(net, a, working), _wide(net, b, working), op)
+        return net.cast(result, torch.float16)
     result = net.add_elementwise(_in(net, a, working), _in(net, b, working), op, dtype=working)
     if op in _WRAPPING:
         return narrowed(net, result, wanted)
     return net.cast(result, net.compute_dtype(wanted))
+
+
+def _leaves_half(x: TensorLike) -> bool:
+    """Say whether a number loses its digits, or all of itself, in half precision."""
+    return isinstance(x, int | float) and x != 0 and not 2**-14 <= abs(x) <= 65504
+
+
+def _wide(net: Network, x: TensorLike, dtype: torch.dtype) -> NetworkTensor:
+    # Torch's half kernels compute in float32 inside, and take a number as it is.
+    if isinstance(x, bool | int | float):
+        return net.constant(torch.tensor(float(x)), torch.float32)
+    return net.cast(net.tensor(_in(net, x, dtype), dtype), torch.float32)
 
 
 def choose(

@@ -34,8 +34,10 @@ def bitwise_and(net: Network, self: TensorLike, other: TensorLike) -> NetworkTen
             "TensorRT has no bitwise operations on integers; supported: bool, and a mask of low "
             "bits (1, 3, 7, ...)"
         )
-    whole = binary(net, "PROD", binary(net, "FLOOR_DIV", x, bits + 1), bits + 1)
-    return binary(net, "SUB", x, whole)
+    working = working_dtype(net.output.dtype)
+    rounds = binary(net, "FLOOR_DIV", x, bits + 1, working)
+    whole = binary(net, "PROD", rounds, bits + 1, working)
+    return narrowed(net, binary(net, "SUB", x, whole, working), net.output.dtype)
 
 
 def _is_one(net: Network, x: torch.Tensor) -> bool:

@@ -38,7 +38,7 @@ def hypot(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     ratio = binary(net, "DIV", short, long)
     root = net.add_unary(binary(net, "SUM", binary(net, "PROD", ratio, ratio), 1.0), "SQRT")
     length = binary(net, "PROD", long, root)
-    zero = net.add_elementwise(long, 0.0, "EQUAL", dtype=dtype)
+    zero = net.add_elementwise(binary(net, "SUM", a, b), 0.0, "EQUAL", dtype=dtype)
     infinite = net.add_elementwise(net.add_unary(a, "ISINF"), net.add_unary(b, "ISINF"), "OR")
     return choose(net, zero, 0.0, choose(net, infinite, math.inf, length))
 

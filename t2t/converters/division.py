@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from t2t.converters._compute import binary, choose
+from t2t.converters._compute import binary, choose, narrowed, working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
@@ -82,8 +82,10 @@ def toward_zero(net: Network, x: NetworkTensor) -> NetworkTensor:
 
 
 def _integer_remainder(net: Network, a: TensorLike, b: TensorLike, op: str) -> NetworkTensor:
-    whole = binary(net, "PROD", binary(net, op, a, b), b)
-    return binary(net, "SUB", a, whole)
+    dtype = net.output.dtype
+    working = working_dtype(dtype)
+    whole = binary(net, "PROD", binary(net, op, a, b, working), b, working)
+    return narrowed(net, binary(net, "SUB", a, whole, working), dtype)
 
 
 class _Division(NamedTuple):
@@ -109,10 +111,8 @@ def _divided(net: Network, a: NetworkTensor, b: NetworkTensor) -> _Division:
     endless = net.add_elementwise(step, torch.inf, "EQUAL", dtype=dtype)
     finite = net.add_elementwise(size, torch.inf, "LESS", dtype=dtype)
     rest = choose(net, net.add_elementwise(endless, finite, "AND"), size, rest, dtype)
-    # Nothing is known of an infinite size but that division by zero keeps it.
-    some = net.add_elementwise(step, 0.0, "GREATER", dtype=dtype)
-    unknown = net.add_elementwise(net.add_unary(finite, "NOT"), some, "AND")
-    quotient = choose(net, unknown, torch.nan, quotient, dtype)
+    # Torch divides before it rounds, so it knows nothing of infinity's quotient.
+    quotient = choose(net, finite, quotient, torch.nan, dtype)
     negative = net.add_elementwise(a, 0.0, "LESS", dtype=dtype)
     return _Division(quotient, choose(net, negative, net.add_unary(rest, "NEG"), rest, dtype))
 
@@ -140,7 +140,9 @@ def _floor_parts(
     left = net.add_unary(net.add_elementwise(rest, 0.0, "EQUAL", dtype=dtype), "NOT")
     crossed = net.add_elementwise(rest_below, b_below, "XOR")
     lower = net.add_elementwise(left, crossed, "AND")
+    floor = choose(net, lower, binary(net, "SUB", signed, 1.0, dtype), signed, dtype)
+    zero = net.add_elementwise(b, 0.0, "EQUAL", dtype=dtype)
     return (
-        choose(net, lower, binary(net, "SUB", signed, 1.0, dtype), signed, dtype),
+        choose(net, zero, binary(net, "DIV", a, b, dtype), floor, dtype),
         choose(net, lower, binary(net, "SUM", rest, b, dtype), rest, dtype),
     )

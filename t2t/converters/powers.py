@@ -57,10 +57,11 @@ def _fixed_power(net: Network, base: NetworkTensor, exponent: float) -> NetworkT
         power = whole_power(net, base, abs(int(exponent)), dtype)
         return power if exponent > 0 else net.add_unary(power, "RECIP")
     if not float(exponent).is_integer():
-        # Of a negative base it is NaN: said here, and not left to TensorRT.
+        # Of a negative base it is NaN, unless that is infinite: said here, not left to TensorRT.
         power = binary(net, "POW", net.add_unary(base, "ABS"), exponent)
         negative = net.add_elementwise(base, 0.0, "LESS", dtype=dtype)
-        return choose(net, negative, torch.nan, power)
+        finite = net.add_elementwise(base, -torch.inf, "GREATER", dtype=dtype)
+        return choose(net, net.add_elementwise(negative, finite, "AND"), torch.nan, power)
     return _power(net, base, exponent)
 
 

@@ -115,6 +115,9 @@ class NetworkCore:
         """Give the dtype in which the operation computes what torch has as ``dtype``."""
         if dtype == torch.float64:
             dtype = torch.float32
+        if dtype == torch.uint8:
+            # TensorRT has uint8 at the edges of a network only; inside, such numbers are int32.
+            return torch.int32
         return self._operation.dtypes.get(dtype, dtype)
 
     # -- adding layers ---------------------------------------------------------------------------
@@ -261,7 +264,8 @@ class NetworkCore:
 
     def weight(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
         """Give a real tensor's data as TensorRT takes weights, without a copy where possible."""
-        data = x.detach().to(device="cpu", dtype=dtype or self.compute_dtype(x.dtype)).contiguous()
+        wanted = dtype or self.compute_dtype(x.dtype)
+        data = _within(x.detach(), wanted).to(device="cpu", dtype=wanted).contiguous()
         self._alive.append(data)
         if data.dtype in (torch.bfloat16, torch.float8_e4m3fn):
             return trt.Weights(dtypes.to_trt(data.dtype), data.data_ptr(), data.numel())
@@ -279,7 +283,8 @@ class NetworkCore:
         # repr tells -0.0 from 0.0 and equals itself for NaN.
         key = ("number", repr(x), dtype, rank)
         if key not in self._shared:
-            value = torch.full((1,) * rank, x, dtype=dtype)
+            given = torch.float32 if dtype == torch.float16 else dtype
+            value = torch.full((1,) * rank, x, dtype=given)
             self._shared[key] = self._add_constant(value, dtype, (1,) * rank)
         return self._shared[key]
 
@@ -357,7 +362,7 @@ class NetworkCore:
             return tensor
         if got != self.compute_dtype(dtype):
             raise ConversionError(f"the converter's layers give {got}, torch gives {dtype}")
-        return self.cast(tensor, dtype)
+        return tensor if dtype == torch.uint8 else self.cast(tensor, dtype)
 
 
 def shape(tensor: NetworkTensor) -> tuple[int, ...]:
@@ -368,6 +373,17 @@ def shape(tensor: NetworkTensor) -> tuple[int, ...]:
         raise ConversionError(
             f"TensorRT cannot infer the shape of {tensor.name}: {backend.error_text()}"
         ) from error
+
+
+def _within(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Keep finite numbers finite in half precision: -1e9, as masks have it, is not infinite."""
+    if dtype != torch.float16 or x.dtype == dtype or not x.is_floating_point() or not x.numel():
+        return x
+    limit = torch.finfo(dtype).max
+    low, high = (float(bound) for bound in torch.aminmax(x))
+    if -limit <= low and high <= limit:
+        return x
+    return torch.where(x.isinf(), x, x.clamp(-limit, limit))
 
 
 def set_attribute(layer: Any, attribute: str, value: Any) -> None:

@@ -79,18 +79,23 @@ def _functional(operator: OpOverload) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, namespace), wanted, None)
     if packet is None or _FUNCTIONAL_NAMES.get(name, "") is None:
         return None
-    inputs = [a.name for a in operator._schema.arguments if not a.is_out]
+    # With their types: pow_.Scalar is the in-place form of pow.Tensor_Scalar, not of pow.Scalar.
+    inputs = [(a.name, str(a.type)) for a in operator._schema.arguments if not a.is_out]
     if wanted != name and overload in packet.overloads():
         found: OpOverload = getattr(packet, overload)
-        if not found._schema.is_mutable:
+        if not found._schema.is_mutable and _inputs(found) == inputs:
             return found
     for candidate in packet.overloads():
         other: OpOverload = getattr(packet, candidate)
-        if [a.name for a in other._schema.arguments] == inputs and not other._schema.is_mutable:
+        if not other._schema.is_mutable and _inputs(other) == inputs:
             return other
     # Where more is written than the result: aten::rrelu_with_noise.
     packet = getattr(getattr(torch.ops, namespace), f"{wanted}_functional", None)
     return None if packet is None else packet.default
+
+
+def _inputs(operator: OpOverload) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in operator._schema.arguments]
 
 
 @functools.cache
