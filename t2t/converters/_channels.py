@@ -50,11 +50,14 @@ def _scale_channels(
 ) -> NetworkTensor:
     dtype = net.dtype_of(x)
     shift = torch.zeros_like(scale) if shift is None else shift
-    largest = max(scale.abs().max().item(), shift.abs().max().item()) if scale.numel() else 0.0
-    if dtype == torch.float16 and not largest <= HALF_MAX:
+    if dtype == torch.float16 and not all(_fits_half(factor) for factor in (scale, shift)):
         x = net.add_cast(x, torch.float32)
     factors = {"scale": scale.float(), "shift": shift.float()}
     return net.add_cast(net.add_scale_nd(x, "CHANNEL", channel_axis=1, **factors), dtype)
+
+
+def _fits_half(x: torch.Tensor) -> bool:
+    return bool((x.abs() <= HALF_MAX).all())
 
 
 def _normalized_by_traced(
@@ -66,15 +69,20 @@ def _normalized_by_traced(
     bias: torch.Tensor | None,
     eps: float,
 ) -> NetworkTensor:
-    def operand(x: torch.Tensor) -> NetworkTensor:
-        return _channel_operand(net, x, input.ndim)
+    def wide(x: torch.Tensor | NetworkTensor) -> NetworkTensor:
+        # A variance and its epsilon need float32, whatever the operator computes in.
+        return net.add_cast(x, torch.float32)
 
-    dtype = net.dtype_of(net.tensor(input))
-    widened = net.add_elementwise(operand(variance), net.tensor(eps, dtype, input.ndim), "SUM")
-    x = net.add_elementwise(input, operand(mean), "SUB")
+    def operand(x: torch.Tensor) -> NetworkTensor:
+        return wide(_channel_operand(net, x, input.ndim))
+
+    epsilon = net.constant(torch.full((1,) * input.ndim, eps))
+    widened = net.add_elementwise(operand(variance), epsilon, "SUM")
+    x = net.add_elementwise(wide(input), operand(mean), "SUB")
     x = net.add_elementwise(x, net.add_unary(widened, "SQRT"), "DIV")
     x = x if weight is None else net.add_elementwise(x, operand(weight), "PROD")
-    return x if bias is None else net.add_elementwise(x, operand(bias), "SUM")
+    x = x if bias is None else net.add_elementwise(x, operand(bias), "SUM")
+    return net.add_cast(x, net.dtype_of(net.tensor(input)))
 
 
 def _channel_operand(net: Network, x: torch.Tensor, rank: int) -> NetworkTensor:
@@ -95,8 +103,8 @@ def normalized(
     channels = static_number("channels", input.shape[1])
     scale = torch.ones(channels) if weight is None else weight
     shift = torch.zeros(channels) if bias is None else bias
-    operands = [_channel_operand(net, x, input.ndim) for x in (scale, shift)]
-    return net.add_normalization(input, *operands, axes, eps)
+    factor, offset = (_channel_operand(net, x, input.ndim) for x in (scale, shift))
+    return net.add_normalization(input, factor, offset, axes, eps)
 
 
 def affine(

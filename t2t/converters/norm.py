@@ -118,8 +118,9 @@ def layer_norm(
     sizes = tuple(static_number("normalized_shape", size) for size in normalized_shape)
     scale = torch.ones(sizes) if weight is None else weight
     shift = torch.zeros(sizes) if bias is None else bias
-    operands = [net.tensor(x, rank=input.ndim) for x in (scale, shift)]
-    return net.add_normalization(input, *operands, range(input.ndim - len(sizes), input.ndim), eps)
+    factor, offset = (net.tensor(x, rank=input.ndim) for x in (scale, shift))
+    axes = range(input.ndim - len(sizes), input.ndim)
+    return net.add_normalization(input, factor, offset, axes, eps)
 
 
 @converter("aten::native_layer_norm", precision="sensitive")
