@@ -71,7 +71,8 @@ def _count(net: Network, size: Any, axis: int, rank: int) -> NetworkTensor:
         shape[axis] = number
         return net.constant(torch.arange(number, dtype=torch.int32).reshape(shape))
     line = net.add_linspace([size], 0, 1, torch.int32)
-    return net.unsqueeze(line, [other for other in range(rank) if other != axis])
+    others = [other for other in range(rank) if other != axis]
+    return net.unsqueeze(line, others) if others else line
 
 
 @converter("aten::max.dim")

@@ -113,7 +113,8 @@ def _quantified(net: Network, op: str, x: torch.Tensor, dim: Any, keepdim: bool)
     axes = dims(dim, x.ndim)
     if x.ndim and axes:
         marks = reduced(net, op, net.cast(marks, torch.int32), axes, keepdim)
-    return net.cast(marks, net.output.dtype)
+    # Of uint8, torch gives uint8.
+    return net.cast(marks, net.compute_dtype(net.output.dtype))
 
 
 @converter("aten::count_nonzero")
