@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from t2t.errors import ShapeError
+from t2t.errors import ShapeError, UnsupportedLayerError
 from t2t.reference.layer import Layer
 from t2t.reference.registry import Kernel
 
@@ -130,6 +130,8 @@ class LoopStep(Step):
         self._iterators = [layer for layer in boundary if layer.kind == "ITERATOR"]
         self._results = [layer for layer in boundary if layer.kind == "LOOP_OUTPUT"]
         limits = [layer for layer in boundary if layer.kind == "TRIP_LIMIT"]
+        if not limits:
+            raise UnsupportedLayerError(f"the loop of {boundary[0].name!r} has no trip limit")
         self._counts, self._whiles = (
             [str(limit.inputs[0]) for limit in limits if limit.attributes["kind"] == kind]
             for kind in ("COUNT", "WHILE")

@@ -14,8 +14,8 @@ def _w(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-K2, K2G, K3, B4 = _w(4, 3, 3, 3), _w(4, 2, 3, 2), _w(4, 3, 2, 3, 2), _w(4)
-D2, D2G = _w(3, 4, 3, 2), _w(4, 2, 3, 3)
+K2, K2G, K3, B4 = _w(4, 3, 3, 3), _w(6, 2, 3, 2), _w(4, 3, 2, 3, 2), _w(4)
+D2, D2G = _w(3, 4, 3, 2), _w(4, 3, 3, 3)
 T = torch.from_numpy
 
 
@@ -238,8 +238,10 @@ POOLS = [
         "average same upper",
         [(1, 2, 8, 7)],
         _moded(_pool("AVERAGE", (3, 3), stride_nd=(2, 2)), "SAME_UPPER"),
-        lambda x: F.avg_pool2d(F.pad(x, (1, 1, 0, 1)), 3, 2)
-        / F.avg_pool2d(F.pad(torch.ones_like(x), (1, 1, 0, 1)), 3, 2),
+        lambda x: (
+            F.avg_pool2d(F.pad(x, (1, 1, 0, 1)), 3, 2)
+            / F.avg_pool2d(F.pad(torch.ones_like(x), (1, 1, 0, 1)), 3, 2)
+        ),
     ),
     Row("blend", [(1, 2, 6, 6)], _pool("MAX_AVERAGE_BLEND", (2, 2), blend_factor=0.25), _blend),
 ]

@@ -56,6 +56,12 @@ SHUFFLES = [
         lambda n, x, y: setting(n.add_concatenation([x, y]), axis=1),
         lambda x, y: torch.cat([x, y], 1),
     ),
+    Row(
+        "concatenation of rows",
+        [(2, 3), (1, 3)],
+        lambda n, x, y: setting(n.add_concatenation([x, y]), axis=0),
+        lambda x, y: torch.cat([x, y], 0),
+    ),
     Row("shape", [X], lambda n, x: n.add_shape(x), lambda x: torch.tensor(x.shape), dynamic=True),
     Row(
         "squeeze",
@@ -74,6 +80,12 @@ SHUFFLES = [
         [X],
         lambda n, x: n.add_padding_nd(x, (1, -1), (2, 3)),
         lambda x: F.pad(x, (-1, 3, 1, 2)),
+    ),
+    Row(
+        "padding of columns",
+        [X],
+        lambda n, x: n.add_padding_nd(x, (0, 2), (0, 1)),
+        lambda x: F.pad(x, (2, 1)),
     ),
 ]
 
@@ -96,7 +108,12 @@ def _out_of_bounds(numpy_mode):
 
 
 SLICES = [
-    Row("slice", [X], _slice((0, 1, 0, 1), (2, 2, 2, 2), (1, 1, 2, 3)), lambda x: x[:, 1:, ::2, 1::3]),
+    Row(
+        "slice",
+        [X],
+        _slice((0, 1, 0, 1), (2, 2, 2, 2), (1, 1, 2, 3)),
+        lambda x: x[:, 1:, ::2, 1::3],
+    ),
     Row("slice back", [(4, 6)], _slice((3, 5), (4, 3), (-1, -2)), lambda x: x.flip(0, 1)[:, ::2]),
     Row("slice stride 0", [(1, 3)], _slice((0, 0), (4, 3), (0, 1)), lambda x: x.expand(4, 3)),
     Row(
@@ -108,9 +125,7 @@ SLICES = [
     Row(
         "slice by tensors",
         [(5, 6)],
-        _slice(
-            (0, 0), (1, 1), (1, 1), i1=_axes([1, 0]), i2=_axes([2, 3]), i3=_axes([2, 2])
-        ),
+        _slice((0, 0), (1, 1), (1, 1), i1=_axes([1, 0]), i2=_axes([2, 3]), i3=_axes([2, 2])),
         lambda x: x[1:5:2, 0:6:2],
     ),
     *[
@@ -192,6 +207,12 @@ GATHERS = [
         lambda i, v: torch.where(F.one_hot(i.long(), 3).bool(), v[1], v[0]).movedim(-1, 1),
     ),
     Row(
+        "one hot in front",
+        [torch.tensor([0, 2, 1], dtype=torch.int32), (2,)],
+        lambda n, i, v: n.add_one_hot(i, v, const(n, 3, np.int32), 0),
+        lambda i, v: torch.where(F.one_hot(i.long(), 3).bool(), v[1], v[0]).T,
+    ),
+    Row(
         "reverse sequence",
         [(4, 3, 2), torch.tensor([1, 4, 2], dtype=torch.int32)],
         lambda n, x, k: n.add_reverse_sequence(x, k),
@@ -245,6 +266,18 @@ FILLS = [
         [],
         _fill((1,), dtype="INT64", i0=_axes([2, 3]), i1=np.int64(7), i2=_axes([10, 1])),
         lambda: torch.tensor([[7, 8, 9], [17, 18, 19]]),
+    ),
+    Row(
+        "fill uniform of no width",
+        [],
+        _fill((5,), "RANDOM_UNIFORM", alpha=2.0, beta=2.0),
+        lambda: torch.full((5,), 2.0),
+    ),
+    Row(
+        "fill normal of no width",
+        [],
+        _fill((5,), "RANDOM_NORMAL", alpha=2.0, beta=0.0),
+        lambda: torch.full((5,), 2.0),
     ),
 ]
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from t2t.errors import ShapeError
-from t2t.reference.datatypes import torch_dtype
 from t2t.reference.layer import Ready
 from t2t.reference.registry import Kernel, layer
 
@@ -17,10 +16,7 @@ from t2t.reference.registry import Kernel, layer
 def constant(ready: Ready) -> Kernel:
     """The layer's weights in its shape."""
     shape = ready.attributes["shape"]
-    if "weights" not in ready.weights:
-        empty = torch.empty(shape, dtype=torch_dtype(ready.types[0]))
-        return lambda: empty
-    value = ready.weights["weights"]
+    value = ready.weights.get("weights", torch.empty(0, dtype=ready.dtype))
     if value.numel() != math.prod(shape):
         raise ShapeError(f"constant {ready.name!r}: {value.numel()} values for shape {shape}")
     shaped = value.reshape(shape)

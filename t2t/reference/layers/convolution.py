@@ -9,6 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2t.errors import UnsupportedLayerError
 from t2t.reference.datatypes import wide
 from t2t.reference.layer import Ready
 from t2t.reference.layers.padding import Window, flat_pads
@@ -42,7 +43,8 @@ def _parameters(
 
     def parameters(kernel_in: Tensor | None, bias_in: Tensor | None) -> tuple[Tensor, Any]:
         weight = wide(kernel_in) if kernel is None and kernel_in is not None else kernel
-        assert weight is not None  # TensorRT refuses a convolution without a kernel
+        if weight is None:
+            raise UnsupportedLayerError(f"{ready.kind} {ready.name!r} has no kernel")
         late = bias is None and bias_in is not None
         return weight, wide(bias_in.reshape(-1)) if late and bias_in is not None else bias
 
