@@ -353,3 +353,18 @@ def test_under_autocast_types_are_torchs_own() -> None:
             return module(x @ torch.eye(5))
 
     run_case(OpCase("autocast", function, [(2, 5)]))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_of_other_devices(training: bool) -> None:
+    # It has no kernel here, so its network is compared with F.batch_norm.
+    def function(x: torch.Tensor) -> torch.Tensor:
+        mean, var = MEAN.clone(), VAR.clone()
+        y = torch.ops.aten.cudnn_batch_norm(x, WEIGHT, BIAS, mean, var, training, 0.3, 1e-5)[0]
+        return y + mean.view(3, 1, 1) + var.view(3, 1, 1)
+
+    x, mean, var = torch.randn(IMAGE), MEAN.clone(), VAR.clone()
+    conversion = to_network(function, [x])
+    got = capture(conversion.network.raw, conversion.network.weights).run([x])["output"]
+    expected = F.batch_norm(x, mean, var, WEIGHT, BIAS, training, 0.3, 1e-5)
+    torch.testing.assert_close(got, expected + mean.view(3, 1, 1) + var.view(3, 1, 1))
