@@ -19,16 +19,16 @@ def _operands(
     net: Network, a: TensorLike, b: TensorLike
 ) -> tuple[NetworkTensor, NetworkTensor, torch.dtype]:
     """Give two operands at one rank, in the dtype in which torch compares them."""
-    kinds = [x if isinstance(x, torch.Tensor) else _python_number(x) for x in (a, b)]
-    dtype = torch.result_type(*kinds)
+    kinds: list[Any] = [x if isinstance(x, torch.Tensor) else _python_number(x) for x in (a, b)]
+    dtype = torch.result_type(kinds[0], kinds[1])
     x, y = net.aligned([a, b], dtype if dtype == torch.bool else working_dtype(dtype))
     return x, y, dtype
 
 
-def _python_number(x: Any) -> bool | int | float:
+def _python_number(x: Any) -> Any:
     if isinstance(x, torch.SymInt):
         return 1
-    return 1.0 if isinstance(x, torch.SymFloat) else x  # type: ignore[no-any-return]
+    return 1.0 if isinstance(x, torch.SymFloat) else x
 
 
 @converter("aten::eq")

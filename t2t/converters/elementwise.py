@@ -76,12 +76,13 @@ def _product(net: Network, factor: Any, x: NetworkTensor) -> NetworkTensor:
     return binary(net, "PROD", factor, x)
 
 
-def _scaled(net: Network, x: Any, factor: Any) -> TensorLike:
+def _scaled(net: Network, x: TensorLike, factor: Any) -> TensorLike:
     """Multiply by ``alpha`` in the result's dtype: at conversion where both are known."""
     if isinstance(factor, bool | int | float) and factor == 1:
-        return x  # type: ignore[no-any-return]
+        return x
     if net.output.dtype == torch.bool:
         return net.add_elementwise(x, bool(factor), "AND", dtype=torch.bool)
     if not net.is_traced(x) and not net.is_traced(factor):
-        return torch.as_tensor(x).to(net.output.dtype) * factor
+        product: torch.Tensor = torch.as_tensor(x).to(net.output.dtype) * factor
+        return product
     return binary(net, "PROD", x, factor)

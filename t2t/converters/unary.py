@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any
 
 import torch
 
@@ -215,11 +213,9 @@ def erfc(net: Network, self: torch.Tensor) -> NetworkTensor:
     x = net.tensor(self, dtype)
     size = net.add_unary(x, "ABS")
     t = net.add_unary(binary(net, "SUM", binary(net, "PROD", size, 0.5), 1.0), "RECIP")
-    polynomial: Any = functools.reduce(
-        lambda total, factor: binary(net, "SUM", binary(net, "PROD", total, t), factor),
-        reversed(_ERFC[:-1]),
-        _ERFC[-1],
-    )
+    polynomial: TensorLike = _ERFC[-1]
+    for factor in reversed(_ERFC[:-1]):
+        polynomial = binary(net, "SUM", binary(net, "PROD", polynomial, t), factor)
     exponent = binary(net, "SUB", polynomial, binary(net, "PROD", x, x))
     positive = binary(net, "PROD", t, net.add_unary(exponent, "EXP"))
     negative = net.add_elementwise(x, 0.0, "LESS", dtype=dtype)
