@@ -8,7 +8,7 @@ the way; a read of a tensor whose memory has been written since applies its view
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,20 +29,11 @@ class Storage:
 
     Attributes:
         writes: how many writes the trace has recorded.
-        version: torch's own count of writes, which must not move without a recorded one.
-        pending: recorded writes that torch may still count, after the operator returns.
+        counts: how many torch may have counted for them; changes of shape are counted too.
     """
 
-    version: int
     writes: int = 0
-    pending: int = 0
-
-    def accepts(self, version: int) -> bool:
-        """Say whether torch's count is explained by the recorded writes."""
-        if not self.version <= version <= self.version + self.pending:
-            return False
-        self.version, self.pending = version, 0
-        return True
+    counts: int = 0
 
 
 @dataclass(eq=False)
@@ -76,6 +67,11 @@ class Entry:
         tensor: the tensor; kept, so that its id stays its own.
         fake: a fake tensor of the same shape to compute shapes with.
         value: its value after ``writes`` writes to its memory.
+        made: the value that it was made with.
+        versions: torch's count of writes to the tensor when it was last looked at. A new view
+            starts with a count of its own and shares its parent's once its operator has returned
+            to the model; those made inside a formula never do.
+        counts: the storage's count at that time.
     """
 
     tensor: torch.Tensor
@@ -85,6 +81,24 @@ class Entry:
     writes: int
     parent: Entry | None = None
     view: View | None = None
+    made: Value = field(init=False)
+    versions: tuple[int, ...] = field(init=False)
+    counts: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.made = self.value
+        parent = self.parent
+        inherited = () if parent is None else (version_of(parent.tensor),)
+        self.versions = (version_of(self.tensor), *inherited)
+        self.counts = self.storage.counts
+
+    def explained(self) -> bool:
+        """Say whether torch's count has moved by recorded writes only."""
+        version = version_of(self.tensor)
+        recorded = self.storage.counts - self.counts
+        known = any(before <= version <= before + recorded for before in self.versions)
+        self.versions, self.counts = (version,), self.storage.counts
+        return known
 
 
 class Memory:
@@ -108,8 +122,7 @@ class Memory:
         self, tensor: torch.Tensor, value: Value, fake: torch.Tensor | None = None
     ) -> None:
         """Note a tensor that owns its memory."""
-        storage = Storage(version_of(tensor))
-        self._put(Entry(tensor, tensor if fake is None else fake, storage, value, 0))
+        self._put(Entry(tensor, tensor if fake is None else fake, Storage(), value, 0))
 
     def add_view(
         self,
@@ -134,7 +147,7 @@ class Memory:
         Raises:
             ConversionError: its memory was written by something that the trace did not see.
         """
-        if not entry.storage.accepts(version_of(entry.tensor)):
+        if not entry.explained():
             raise ConversionError(
                 "a traced tensor was changed in place by code that t2t cannot follow; "
                 "use an operation that returns a new tensor there"
@@ -150,7 +163,7 @@ class Memory:
         """Let a tensor, and with it all tensors that share its memory, have a new value."""
         if entry.parent is None:
             entry.storage.writes += 1
-            entry.storage.pending += 1
+            entry.storage.counts += 1
         else:
             base = self.read(entry.parent)
             self.write(entry.parent, self._invert(entry, base, value))
@@ -166,11 +179,14 @@ class Memory:
             value: its value after the change.
             view: the change, as a view of ``old``.
         """
-        parent = Entry(old, old, entry.storage, entry.value, entry.writes, entry.parent, entry.view)
-        self._put(parent)
-        entry.parent, entry.view, entry.value = parent, view, value
+        # The entry stays what it was, for the views that were made of it, under another name; its
+        # tensor still tells torch's count of writes, which an alias made inside the trace does not.
+        entry.fake = old
+        self._entries[id(old)] = entry
+        tensor = entry.tensor
+        self._put(Entry(tensor, tensor, entry.storage, value, entry.writes, entry, view))
         # In-place changes of shape count as writes for torch, though no element changes.
-        entry.storage.pending += 1
+        entry.storage.counts += 1
 
 
 def storage_key(tensor: torch.Tensor) -> int:

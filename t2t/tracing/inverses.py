@@ -87,11 +87,11 @@ def _expand(
 ) -> Value:
     del size, implicit
     if new.tensor.numel() != base.tensor.numel():
-        raise UnsupportedOperatorError(
-            "a write to an expanded tensor, whose elements share memory: call .clone() before it"
-        )
+        raise UnsupportedOperatorError(SHARED)
     return emit(aten.reshape.default, new, list(base.tensor.shape))
 
+
+SHARED = "a write to a view whose elements share memory (expand, unfold): call .clone() before it"
 
 _INVERSES: dict[str, Callable[..., Value]] = {
     "aten::slice": _slice,
@@ -123,6 +123,8 @@ def _by_index(emit: Emit, entry: Entry, base: Value, new: Value) -> Value:
     )
     picked = view.function(*args, **kwargs)
     picked = picked[view.index] if isinstance(picked, tuple | list) else picked
+    if picked.numel() != picked.unique().numel():
+        raise UnsupportedOperatorError(SHARED)
     flat = emit(aten.reshape.default, base, [-1])
     index = Value(picked.reshape(-1).clone())
     source = emit(aten.reshape.default, new, [-1])

@@ -15,9 +15,22 @@ from torch._ops import OpOverload
 from t2t.errors import UnsupportedOperatorError
 from t2t.shapes import expression, has_symbol
 
-__all__ = ["by_elements", "element_numbers", "numbered"]
+__all__ = ["REPLAYED", "by_elements", "element_numbers", "numbered"]
 
 aten = torch.ops.aten
+
+
+def _reshape(x: torch.Tensor, size: Any, stride: Any = None) -> torch.Tensor:
+    del stride
+    return x.reshape(size)
+
+
+REPLAYED = {
+    aten.view.default: _reshape,
+    aten._unsafe_view.default: _reshape,
+    aten._reshape_alias.default: _reshape,
+}
+"""What gives the same elements as a view operator, whatever the strides of its argument."""
 
 
 def numbered(x: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from t2t.tracing.constants import Constants
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.inverses import invert
-from t2t.tracing.layout import by_elements
+from t2t.tracing.layout import REPLAYED, by_elements
 from t2t.tracing.locations import user_location
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 
@@ -301,10 +301,13 @@ class Tracer:
             old = torch.ops.aten.alias.default(target)
             operator(*args, **kwargs)
         # Calls already recorded refer to the tensor as it was.
-        if value.tensor is target:
-            value.tensor = old
-            if value.call is not None:
-                value.call.output = map_tree(lambda x: old if x is target else x, value.call.output)
+        for known in (value, entry.made):
+            if known.tensor is target:
+                known.tensor = old
+                if known.call is not None:
+                    known.call.output = map_tree(
+                        lambda x: old if x is target else x, known.call.output
+                    )
         arguments = (old, *args[1:])
         functional, name = info.functional, operator_info(info.functional).name
         view = self._view(name, functional, arguments, kwargs, old)
@@ -387,7 +390,7 @@ class Tracer:
                 if any(entry.fake is self._fake(target) for target in written):
                     values.append(Value(alias, call, len(values)))
                     given_back.add(id(entry))
-                    entry.storage.version = version_of(x)
+                    entry.storage.counts += version_of(x) - min(entry.versions)
                     self._memory.write(entry, values[-1])
                     return x
                 # An argument given back as it is: the result is a value of its own all the same.
@@ -442,13 +445,15 @@ class Tracer:
         return View(name, operator, registry.find_operator(operator), args, kwargs, source)
 
     def _refresh(self, view: View, parent: Value) -> Value:
+        # A value that was written may have other strides than the tensor had.
+        function = REPLAYED.get(view.function, view.function)
         if not isinstance(parent.tensor, FakeTensor):
             args, kwargs = view.on(parent.tensor)
-            result = view.function(*args, **kwargs)
+            result = function(*args, **kwargs)
             result = result[view.index] if isinstance(result, tuple | list) else result
             return Value(result)
         args, kwargs = view.on(parent)
-        result = self._emit(view.name, view.converter, view.function, args, kwargs)
+        result = self._emit(view.name, view.converter, function, args, kwargs)
         value: Value = result[view.index] if isinstance(result, tuple | list) else result
         return value
 
