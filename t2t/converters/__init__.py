@@ -7,6 +7,7 @@ import importlib
 # Importing a family registers its converters.
 FAMILIES = (
     "activation",
+    "attention",
     "batch_norm",
     "bitwise",
     "casts",
@@ -25,9 +26,12 @@ FAMILIES = (
     "linear",
     "norm",
     "order",
+    "padding",
     "pooling",
     "powers",
     "reduction",
+    "resize",
+    "sampling",
     "scattering",
     "softmax",
     "statistics",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -55,6 +55,7 @@ class Operation:
         line: the user's line, as "model.py:12 in forward".
         output: the fake tensors that torch answered with, nested as torch returns them.
         inputs: dtypes of the network tensors that it reads.
+        unused: which of its outputs nobody reads, by their place.
         dtypes: torch's floating dtypes and those that this operator computes in instead.
     """
 
@@ -63,6 +64,7 @@ class Operation:
     line: str = ""
     output: Any = None
     inputs: Sequence[torch.dtype] = ()
+    unused: frozenset[int] = frozenset()
     dtypes: dict[torch.dtype, torch.dtype] = field(default_factory=dict)
 
     @property
@@ -106,10 +108,20 @@ class NetworkCore:
         finally:
             self._operation = before
 
+    @contextmanager
+    def precision(self, precision: Precision) -> Iterator[None]:
+        """Compute what is added inside a ``with`` block as an operator of another precision."""
+        with self.operation(replace(self._operation), precision):
+            yield
+
     @property
     def output(self) -> Any:
         """What torch answered: a fake tensor (its shape may be symbolic), or several."""
         return self._operation.output
+
+    def is_used(self, index: int) -> bool:
+        """Say whether an output is read: a converter may return None in place of others."""
+        return index not in self._operation.unused
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Give the dtype in which the operation computes what torch has as ``dtype``."""
@@ -254,6 +266,7 @@ class NetworkCore:
     ) -> NetworkTensor:
         if 0 in sizes:
             raise ConversionError(f"TensorRT has no constants without elements: shape {sizes}")
+        dtypes.to_trt(dtype)  # raises where TensorRT has no such type
         # TensorRT has int8 and uint8 constants for quantization only.
         stored = torch.int32 if dtype in (torch.int8, torch.uint8) else dtype
         data = self.weight(x, stored)

@@ -1,0 +1,160 @@
+"""Scaled dot product attention, as two matrix products and a softmax between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from t2t.converters._arguments import static_number
+from t2t.errors import UnsupportedArgumentError, require
+from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
+from t2t.registry import converter
+from t2t.shapes import has_symbol
+
+__all__ = ["flash_attention", "scaled_dot_product_attention"]
+
+_ORIGINAL = F.scaled_dot_product_attention
+
+
+def _meta(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    heads = 3 if enable_gqa else 2
+    batch = query.shape[:-heads]
+    plain = same_sizes(batch, key.shape[:-heads]) and same_sizes(batch, value.shape[:-heads])
+    plain = plain and (attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype))
+    if not plain or torch.is_autocast_enabled(query.device.type):
+        return _ORIGINAL(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+
+@converter("torch.nn.functional.scaled_dot_product_attention", precision="compute", meta=_meta)
+def scaled_dot_product_attention(
+    net: Network,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> NetworkTensor:
+    """Convert (*, [H,] L, E), (*, [H,] S, E), (*, [H,] S, V) to (*, [H,] L, V).
+
+    The softmax is computed in float32. A query that may attend to nothing gets zeros, as in torch.
+    """
+    require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
+    groups = 1
+    if enable_gqa:
+        heads = [static_number("heads", x.shape[-3]) for x in (query, key, value)]
+        if heads[1] != heads[2]:
+            raise UnsupportedArgumentError(
+                "enable_gqa: key and value have different numbers of heads"
+            )
+        groups = heads[0] // heads[1]
+    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups)
+
+
+@converter("aten::_scaled_dot_product_flash_attention_for_cpu", precision="compute")
+def flash_attention(
+    net: Network,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Convert attention that was captured before torch's functions were patched."""
+    require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
+    return _attend(net, query, key, value, attn_mask, is_causal, scale, 1), None
+
+
+def _attend(
+    net: Network,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float | None,
+    groups: int,
+) -> NetworkTensor:
+    dtype = query.dtype
+    q, k, v = (net.tensor(x, dtype) for x in (query, key, value))
+    if groups > 1:
+        # (*, heads of keys, queries of each, L, E) by (*, heads of keys, 1, E, S)
+        sizes = query.shape
+        q = net.reshape(q, (*sizes[:-3], key.shape[-3], groups, *sizes[-2:]))
+        k, v = (net.unsqueeze(x, [len(x.shape) - 2]) for x in (k, v))
+    # Scaled before the product, where half precision would overflow first.
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    q = q if factor == 1 else net.add_elementwise(q, factor, "PROD", dtype)
+    scores = net.add_matrix_multiply(q, k, "NONE", "TRANSPOSE")
+    allowed: NetworkTensor | None = None
+    with net.precision("sensitive"):
+        scores = net.tensor(scores, dtype)
+        if causal:
+            scores = _causal(net, scores, query.shape[-2], key.shape[-2])
+        elif mask is not None:
+            scores, allowed = _masked(net, scores, mask, groups)
+        weights = net.add_softmax(scores, len(scores.shape) - 1)
+    result = net.add_matrix_multiply(net.tensor(weights, dtype), v)
+    if allowed is not None:
+        result = net.add_select(allowed, result, 0.0, dtype)
+    if groups > 1:
+        result = net.reshape(result, (*query.shape[:-1], value.shape[-1]))
+    return result
+
+
+def _causal(net: Network, scores: NetworkTensor, rows: Any, columns: Any) -> NetworkTensor:
+    """Let the query ``i`` attend to the keys up to ``i``."""
+    if not has_symbol([rows, columns]):
+        seen = torch.ones(rows, columns, dtype=torch.bool).tril()
+        return net.add_select(seen, scores, -math.inf, torch.float32)
+    i, j = (net.add_linspace([n], 0, 1, torch.int32) for n in (rows, columns))
+    later = net.add_elementwise(net.unsqueeze(j, [0]), net.unsqueeze(i, [1]), "GREATER")
+    return net.add_select(later, -math.inf, scores, torch.float32)
+
+
+def _masked(
+    net: Network, scores: NetworkTensor, mask: torch.Tensor, groups: int
+) -> tuple[NetworkTensor, NetworkTensor | None]:
+    """Apply a mask; also say which queries may attend to anything, where some may not."""
+    boolean = mask.dtype == torch.bool
+    every = False
+    if not net.is_traced(mask):
+        every = bool((mask if boolean else mask > -math.inf).any(-1).all())
+    given = net.tensor(mask, torch.bool if boolean else torch.float32)
+    if groups > 1 and mask.dim() > 2:
+        # The mask has one head for all, or one for each of the queries.
+        heads = static_number("heads", mask.shape[-3])
+        split = (1, 1) if heads == 1 else (heads // groups, groups)
+        given = net.reshape(given, (*mask.shape[:-3], *split, *mask.shape[-2:]))
+    if boolean:
+        masked = net.add_select(given, scores, -math.inf, torch.float32)
+    else:
+        masked = net.add_elementwise(scores, given, "SUM")
+    if every:
+        return masked, None
+    # Larger than this is where a query may attend to.
+    limit = 0.0 if boolean else -math.inf
+    numbers = net.tensor(given, torch.float32)
+    most = net.add_reduce(numbers, "MAX", len(given.shape) - 1, keep_dims=True)
+    return masked, net.add_elementwise(most, limit, "GREATER", torch.float32)

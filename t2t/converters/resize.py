@@ -1,0 +1,278 @@
+"""Resizing by interpolation, in every mode of torch.nn.functional.interpolate.
+
+``area`` is adaptive average pooling. The functions that ``interpolate`` chooses from are converted,
+so that a copy of it that was imported by name before the trace is converted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+import torch.nn.functional as F
+
+from t2t.converters._arguments import static_number
+from t2t.converters._spatial import autocast
+from t2t.errors import UnsupportedArgumentError
+from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
+from t2t.registry import converter
+from t2t.shapes import expression, is_symbolic, static_size
+
+__all__ = ["resize_by_weights", "resize_nearest", "resize_smooth"]
+
+_SAFE_FACTOR = 8
+"""Up to here all ways to compute i / factor in floats give the same integer part."""
+
+
+def _meta(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function that computes the fake result of a resize."""
+
+    def meta(input: torch.Tensor, output_size: Any, *args: Any) -> torch.Tensor:
+        known = autocast(input, original, output_size, *args)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        spatial = input.shape[2:]
+        sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
+        return input.new_empty((*input.shape[:2], *sizes))
+
+    return meta
+
+
+def _scaled(size: Any, scale: float) -> Any:
+    """Give floor(size * scale); whole scales keep the size an exact expression."""
+    return size * int(scale) if float(scale).is_integer() else torch.sym_int(size * scale)
+
+
+def _factor(size: Any, count: Any, scale: float | None) -> int | None:
+    """Give the whole number by which a dimension grows, if it is one."""
+    if scale is not None:
+        return int(scale) if float(scale).is_integer() and scale >= 1 else None
+    quotient = expression(count) / expression(size)
+    return int(quotient) if isinstance(quotient, sympy.Integer) and quotient >= 1 else None
+
+
+def _scales(input: torch.Tensor, output_size: Any, scale_factors: Any) -> list[float | None]:
+    """Give each dimension's scale, or None where it follows from the sizes."""
+    if output_size or scale_factors is None:
+        return [None] * (input.dim() - 2)
+    return [float(scale) for scale in scale_factors]
+
+
+def _register_nearest(n: int, exact: bool) -> None:
+    name = f"_upsample_nearest_exact{n}d" if exact else f"upsample_nearest{n}d"
+
+    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name)))
+    def upsample_nearest(
+        net: Network, input: torch.Tensor, output_size: Any, scale_factors: Any = None
+    ) -> NetworkTensor:
+        """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
+        return resize_nearest(net, input, _scales(input, output_size, scale_factors), exact)
+
+
+def resize_nearest(
+    net: Network, input: torch.Tensor, scales: Sequence[float | None], exact: bool
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) to (N, C, *sizes) by torch's rounding of the source's index.
+
+    It is floor(i / scale), or with ``exact`` floor((i + 0.5) / scale), in float32.
+    """
+    x = net.tensor(input, net.output.dtype)
+    before, after = input.shape, net.output.shape
+    factors = [_factor(a, b, s) for a, b, s in zip(before[2:], after[2:], scales, strict=True)]
+    if net.dtype_of(x).is_floating_point and all(
+        factor is not None and factor <= _SAFE_FACTOR for factor in factors
+    ):
+        if all(factor == 1 for factor in factors):
+            return x
+        return net.add_resize(x, scales=[1.0, 1.0, *(float(factor or 1) for factor in factors)])
+    places: dict[int, Any] = {}
+    for axis, scale in enumerate(scales, start=2):
+        length, count = static_size(before[axis]), static_size(after[axis])
+        if factors[axis - 2] == 1:
+            continue
+        if length is None or count is None:
+            places[axis] = _dynamic_places(net, before[axis], after[axis], scale, exact)
+        else:
+            places[axis] = _places(length, count, scale, exact)
+    return _strided(net, x, before, places) or _gathered(net, x, places)
+
+
+def _places(length: int, count: int, scale: float | None, exact: bool) -> torch.Tensor:
+    """Let torch say which elements it takes of one dimension."""
+    operator = (
+        torch.ops.aten._upsample_nearest_exact1d if exact else torch.ops.aten.upsample_nearest1d
+    )
+    indices = torch.arange(length, dtype=torch.float32).reshape(1, 1, -1)
+    result: torch.Tensor = operator.default(indices, [count], scale)
+    return result.reshape(-1).to(torch.int32)
+
+
+def _dynamic_places(
+    net: Network, length: Any, count: Any, scale: float | None, exact: bool
+) -> NetworkTensor:
+    """Compute in the network, and in float32 as torch does, which elements are taken."""
+    with net.precision("sensitive"):
+        step: Any = None if scale is None else net.tensor(1.0 / scale, torch.float32, 1)
+        sizes = [net.tensor(size, torch.float32, 1) for size in (length, count)]
+        if step is None:
+            step = net.add_elementwise(*sizes, "DIV")
+        index = net.add_linspace([count], 0.5 if exact else 0.0, 1.0, torch.float32)
+        index = net.add_unary(net.add_elementwise(index, step, "PROD"), "FLOOR")
+        last = net.add_elementwise(sizes[0], net.tensor(1.0, torch.float32, 1), "SUB")
+        return net.add_cast(net.add_elementwise(index, last, "MIN"), torch.int32)
+
+
+def _strided(
+    net: Network, x: NetworkTensor, sizes: Sequence[Any], places: dict[int, Any]
+) -> NetworkTensor | None:
+    """Take evenly spaced elements as one slice, where all are."""
+    start, shape, stride = [0] * len(sizes), list(sizes), [1] * len(sizes)
+    for axis, indices in places.items():
+        if not isinstance(indices, torch.Tensor):
+            return None
+        steps = indices.diff().unique()
+        if len(steps) > 1:
+            return None
+        start[axis], shape[axis] = int(indices[0]), len(indices)
+        stride[axis] = int(steps[0]) if len(steps) else 1
+    return net.add_slice(x, start, shape, stride)
+
+
+def _gathered(net: Network, x: NetworkTensor, places: dict[int, Any]) -> NetworkTensor:
+    for axis, indices in places.items():
+        x = net.add_gather(x, indices, axis)
+    return x
+
+
+def _register_smooth(name: str, mode: str) -> None:
+    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name)))
+    def upsample(
+        net: Network,
+        input: torch.Tensor,
+        output_size: Any,
+        align_corners: bool,
+        scale_factors: Any = None,
+    ) -> NetworkTensor:
+        """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
+        scales = _scales(input, output_size, scale_factors)
+        if not input.dtype.is_floating_point:
+            raise UnsupportedArgumentError(
+                f"dtype={input.dtype}: TensorRT interpolates floating types only"
+            )
+        if name.endswith("_aa"):
+            return resize_by_weights(net, input, scales, mode, align_corners, antialias=True)
+        return resize_smooth(net, input, scales, mode, align_corners)
+
+
+def resize_smooth(
+    net: Network,
+    input: torch.Tensor,
+    scales: Sequence[float | None],
+    mode: str,
+    align_corners: bool,
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) to (N, C, *sizes), linearly or by cubic polynomials.
+
+    A scale sets the distance of the samples even where the size was rounded down, as in torch.
+    """
+    x = net.tensor(input, net.output.dtype)
+    before, after = input.shape, net.output.shape
+    if same_sizes(before, after) and all(s in (None, 1.0) for s in scales):
+        return x
+    modes = {
+        "mode": "CUBIC" if mode == "bicubic" else "LINEAR",
+        "coordinates": "ALIGN_CORNERS" if align_corners else "HALF_PIXEL",
+        "cubic_coefficient": -0.75 if mode == "bicubic" else None,
+    }
+    rows = zip(before[2:], after[2:], scales, strict=True)
+    if align_corners or all(s is None or _is_exact(a, b, s) for a, b, s in rows):
+        return net.add_resize(x, after, **modes)
+    if any(is_symbolic(size) for size in (*before, *after)):
+        if any(s is None or s != float(np.float32(s)) for s in scales):
+            raise UnsupportedArgumentError(
+                f"scale_factor={scales}: with dynamic sizes TensorRT's rounding of the result's "
+                "size differs; give size=, or recompute_scale_factor=True"
+            )
+        return net.add_resize(x, scales=[1.0, 1.0, *(float(s or 1) for s in scales)], **modes)
+    return resize_by_weights(net, input, scales, mode, align_corners, antialias=False)
+
+
+def _is_exact(size: Any, count: Any, scale: float) -> bool:
+    """Say whether a scale is the quotient of the sizes."""
+    if is_symbolic(size) or is_symbolic(count):
+        return float(scale).is_integer()
+    return bool(size * scale == count)
+
+
+def resize_by_weights(
+    net: Network,
+    input: torch.Tensor,
+    scales: Sequence[float | None],
+    mode: str,
+    align_corners: bool,
+    antialias: bool,
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) to (N, C, *sizes) by products with the matrices of torch's weights.
+
+    Infinity spreads as NaN, for even a weight of zero has its part in a product.
+    """
+    x = net.tensor(input, net.output.dtype)
+    now = list(input.shape)
+    for axis, scale in enumerate(scales, start=2):
+        count = static_number("output_size", net.output.shape[axis])
+        length = static_number("input size", now[axis])
+        if count == length and scale in (None, 1.0):
+            continue
+        weights = _weights(length, count, scale, mode, align_corners, antialias)
+        now[axis] = count
+        if axis == len(now) - 1:
+            x = net.add_matrix_multiply(x, weights.T, dtype=net.output.dtype)
+            continue
+        flat = [*now[:axis], length, _numel(now[axis + 1 :])]
+        x = net.add_matrix_multiply(weights, net.reshape(x, flat), dtype=net.output.dtype)
+        x = net.reshape(x, now)
+    return x
+
+
+def _numel(sizes: Sequence[Any]) -> Any:
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def _weights(
+    length: int, count: int, scale: float | None, mode: str, align_corners: bool, antialias: bool
+) -> torch.Tensor:
+    """Let torch resize the unit vectors: (count, length)."""
+    columns = torch.eye(length).reshape(1, length, length, 1)
+    given: dict[str, Any] = (
+        {"size": (count, 1)} if scale is None else {"scale_factor": (scale, 1.0)}
+    )
+    result = F.interpolate(
+        columns, **given, mode=mode, align_corners=align_corners, antialias=antialias
+    )
+    return result.reshape(length, count).T.contiguous()
+
+
+for _n in (1, 2, 3):
+    _register_nearest(_n, exact=False)
+    _register_nearest(_n, exact=True)
+
+_SMOOTH = {
+    "upsample_linear1d": "bilinear",
+    "upsample_bilinear2d": "bilinear",
+    "upsample_trilinear3d": "bilinear",
+    "upsample_bicubic2d": "bicubic",
+    "_upsample_bilinear2d_aa": "bilinear",
+    "_upsample_bicubic2d_aa": "bicubic",
+    "_upsample_lanczos2d_aa": "lanczos",
+}
+for _name, _mode in _SMOOTH.items():
+    # Older versions of torch have no Lanczos filter.
+    if hasattr(torch._C._nn, _name):
+        _register_smooth(_name, _mode)
