@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import positive_dim
+from t2t.converters._compute import working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
@@ -44,11 +45,9 @@ LINEAR = 20.0
 @converter("aten::relu")
 def relu(net: Network, self: torch.Tensor) -> NetworkTensor:
     """Convert max(x, 0) of floats or integers."""
-    dtype = self.dtype
-    if dtype.is_floating_point or dtype in (torch.int32, torch.int64):
-        return net.add_activation(self, "RELU")
-    # TensorRT computes with no other integers.
-    return net.add_cast(net.add_activation(net.tensor(self, torch.int32), "RELU"), dtype)
+    working = working_dtype(self.dtype)
+    result = net.add_activation(net.tensor(self, working), "RELU")
+    return net.add_cast(result, net.compute_dtype(self.dtype))
 
 
 @converter("aten::hardtanh")
@@ -58,15 +57,11 @@ def hardtanh(
     """Convert clipping to two bounds; relu6 arrives here too."""
     if self.dtype.is_floating_point and all(abs(v) <= FLOAT_MAX for v in (min_val, max_val)):
         return net.add_activation(self, "CLIP", alpha=float(min_val), beta=float(max_val))
-    floating, dtype = self.dtype.is_floating_point, self.dtype
-    if not floating and dtype != torch.int64:
-        # TensorRT computes with no smaller integers.
-        dtype = torch.int32
+    dtype, number = working_dtype(self.dtype), float if self.dtype.is_floating_point else int
     x = net.tensor(self, dtype)
     for bound, kind in ((min_val, "MAX"), (max_val, "MIN")):
-        limit = net.tensor(float(bound) if floating else int(bound), dtype, self.ndim)
-        x = net.add_elementwise(x, limit, kind)
-    return x if floating else net.add_cast(x, self.dtype)
+        x = net.add_elementwise(x, net.tensor(number(bound), dtype, self.ndim), kind)
+    return net.add_cast(x, net.compute_dtype(self.dtype))
 
 
 @converter("aten::leaky_relu")
@@ -208,15 +203,11 @@ def threshold(net: Network, self: torch.Tensor, threshold: float, value: float) 
     """Convert x, and ``value`` where x is at most ``threshold``."""
     if threshold == 0 and value == 0:
         return relu(net, self)
-    if self.dtype.is_floating_point:
-        low = _at_most(net, net.tensor(self), float(threshold))
-        return net.add_select(low, net.tensor(float(value), self.dtype, self.ndim), self)
-    dtype = torch.int64 if self.dtype == torch.int64 else torch.int32
+    dtype, number = working_dtype(self.dtype), float if self.dtype.is_floating_point else int
     x = net.tensor(self, dtype)
-    low = _at_most(net, x, int(threshold))
-    return net.add_cast(
-        net.add_select(low, net.tensor(int(value), dtype, self.ndim), x), self.dtype
-    )
+    low = _at_most(net, x, number(threshold))
+    chosen = net.add_select(low, net.tensor(number(value), dtype, self.ndim), x)
+    return net.add_cast(chosen, net.compute_dtype(self.dtype))
 
 
 def _at_most(net: Network, x: NetworkTensor, bound: float) -> NetworkTensor:
