@@ -138,6 +138,12 @@ STATISTICS = [
     OpCase("logsumexp-infinite", torch.logsumexp,
            [torch.tensor([[-INF, -INF], [INF, 1.0], [-INF, 2.0]])], {"dim": 1}),
     OpCase("logsumexp-dynamic", torch.logsumexp, [(2, 3, 4)], {"dim": 1}, **DYNAMIC),
+    OpCase("cdist", torch.cdist, [(2, 3, 4), (2, 5, 4)]),
+    OpCase("cdist-1", torch.cdist, [(3, 4), (5, 4)], {"p": 1.0}),
+    OpCase("cdist-many", torch.cdist, [(30, 4), (27, 4)]),
+    OpCase("cdist-dynamic", torch.cdist, [(3, 4), (5, 4)], dynamic=[{0: (1, 8)}, {0: (1, 9)}],
+           shapes=[(6, 4), (2, 4)]),
+    OpCase("normalize-85", torch.nn.functional.normalize, [(9, 2)], {"p": 85}),
     OpCase("dist", torch.dist, [(2, 3), (2, 3)]),
 ]  # fmt: skip
 
@@ -159,7 +165,8 @@ ORDER = [
     OpCase("argmin", torch.argmin, [MANY_EQUAL], {"dim": 0}),
     OpCase("argmin-all", lambda x: x.argmin(), [(2, 3)]),
     OpCase("max-dim", lambda x: tuple(torch.max(x, 1)), [MANY_EQUAL]),
-    OpCase("max-dim-values", lambda x: x.max(1, keepdim=True)[0], [(2, 3, 4)]),
+    OpCase("max-dim-values", lambda x: x.max(1, keepdim=True)[0], [(2, 3, 4)], layers=1),
+    OpCase("max-dim-places", lambda x: x.max(-1)[1], [(2, 3, 4)], layers=7),
     OpCase("max-dim-bool", lambda x: tuple(x.max(1)), [FLAGS]),
     OpCase("max-dim-0d", lambda x: tuple(x.max(0)), [()]),
     OpCase("max-dim-dynamic", lambda x: tuple(x.max(1)), [(2, 3, 4)], **DYNAMIC),

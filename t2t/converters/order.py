@@ -21,6 +21,7 @@ MAX_K = 3840
 """Most elements that TensorRT's ITopKLayer gives."""
 
 _Pair = tuple[NetworkTensor, NetworkTensor]
+_Maybe = tuple[NetworkTensor | None, NetworkTensor | None]
 
 
 @converter("aten::argmax")
@@ -57,7 +58,7 @@ def _first(
     """Give the first place of the extreme, which TensorRT's TopK does not promise among equals."""
     best = reduced(net, op, x, (axis,), True)
     found = net.add_elementwise(x, best, "EQUAL")
-    last = net.tensor(size - 1, torch.int32)
+    last = net.tensor(size - 1, torch.int32, len(x.shape))
     # The last index stands for "not here": an index in any case, also where all is NaN.
     places = net.add_select(found, _count(net, size, axis, len(x.shape)), last)
     return net.cast(reduced(net, "MIN", places, (axis,), keepdim), torch.int64)
@@ -76,21 +77,24 @@ def _count(net: Network, size: Any, axis: int, rank: int) -> NetworkTensor:
 
 
 @converter("aten::max.dim")
-def max_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
+def max_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Maybe:
     """Convert to the greatest values along a dimension, and their first places."""
     return _extreme(net, "MAX", self, dim, keepdim)
 
 
 @converter("aten::min.dim")
-def min_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
+def min_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Maybe:
     """Convert to the smallest values along a dimension, and their first places."""
     return _extreme(net, "MIN", self, dim, keepdim)
 
 
-def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) -> _Pair:
-    tensor = net.tensor(x, working_dtype(x.dtype))
-    best = reduced(net, op, tensor, dims(dim, x.ndim), keepdim)
-    return net.cast(best, net.compute_dtype(x.dtype)), _place(net, op, x, dim, keepdim)
+def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) -> _Maybe:
+    values = None
+    if net.is_used(0):
+        tensor = net.tensor(x, working_dtype(x.dtype))
+        best = reduced(net, op, tensor, dims(dim, x.ndim), keepdim)
+        values = net.cast(best, net.compute_dtype(x.dtype))
+    return values, _place(net, op, x, dim, keepdim) if net.is_used(1) else None
 
 
 @converter("aten::topk")

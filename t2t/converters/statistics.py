@@ -15,7 +15,17 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.shapes import static_size
 
-__all__ = ["logsumexp", "norm", "std", "std_mean", "var", "var_mean", "vector_norm"]
+__all__ = [
+    "cdist",
+    "euclidean_dist",
+    "logsumexp",
+    "norm",
+    "std",
+    "std_mean",
+    "var",
+    "var_mean",
+    "vector_norm",
+]
 
 
 @converter("aten::var.correction", precision="sensitive")
@@ -105,7 +115,17 @@ def vector_norm(
     """Convert ``sum(abs(x) ** ord) ** (1 / ord)``, and what it tends to for 0 and infinity."""
     wanted = dtype or net.output.dtype
     axes = dims(dim, self.ndim)
-    x = net.tensor(self, wanted)
+    return _norm(net, net.tensor(self, wanted), ord, axes, keepdim, wanted)
+
+
+def _norm(
+    net: Network,
+    x: NetworkTensor,
+    ord: float,
+    axes: tuple[int, ...],
+    keepdim: bool,
+    wanted: torch.dtype,
+) -> NetworkTensor:
     if ord == 2:
         return net.add_unary(reduced(net, "SUM", _square(net, x), axes, keepdim), "SQRT")
     if ord == 0:
@@ -140,6 +160,24 @@ def norm(
 ) -> NetworkTensor:
     """Convert a vector norm under its older name."""
     return vector_norm(net, self, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@converter("aten::_cdist_forward", precision="sensitive")
+def cdist(
+    net: Network, x1: torch.Tensor, x2: torch.Tensor, p: float = 2, compute_mode: Any = None
+) -> NetworkTensor:
+    """Convert (*, P, M) and (*, R, M) to the distances (*, P, R) of all pairs."""
+    del compute_mode  # how torch would compute it
+    rank = len(net.output.shape)
+    a, b = net.aligned([x1, x2], net.output.dtype)
+    pairs = net.unsqueeze(a, [rank - 1]), net.unsqueeze(b, [rank - 2])
+    return _norm(net, binary(net, "SUB", *pairs), p, (rank,), False, net.output.dtype)
+
+
+@converter("aten::_euclidean_dist", precision="sensitive")
+def euclidean_dist(net: Network, x1: torch.Tensor, x2: torch.Tensor) -> NetworkTensor:
+    """Convert (*, P, M) and (*, R, M) to the distances (*, P, R) of all pairs."""
+    return cdist(net, x1, x2)
 
 
 @converter("aten::logsumexp", precision="sensitive")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +29,16 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
     _begin(graph, net, names)
-    for call in graph.used_calls(outputs):
-        emit_call(call, net)
+    calls = graph.used_calls(outputs)
+    read = _read(calls, outputs)
+    for call in calls:
+        emit_call(call, net, read)
+
+
+def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int]]:
+    """Give the outputs that are read, each as the id of its call and its place."""
+    values = itertools.chain(outputs, *(call.inputs() for call in calls))
+    return {(id(value.call), value.index) for value in values}
 
 
 def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
@@ -46,9 +55,11 @@ def gaps(
     A call that fails gets network inputs as its results, so that those behind it can be tried.
     """
     _begin(graph, net, names)
-    for call in graph.used_calls(outputs):
+    calls = graph.used_calls(outputs)
+    read = _read(calls, outputs)
+    for call in calls:
         try:
-            emit_call(call, net)
+            emit_call(call, net, read)
         except T2TError as error:
             yield error
             for x in tree_leaves(call.output):
@@ -56,8 +67,13 @@ def gaps(
                     net.add_input(f"{call.short_name}_result", x)
 
 
-def emit_call(call: Call, net: Network) -> None:
+def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> None:
     """Add the layers of one call.
+
+    Args:
+        call: the call.
+        net: the network.
+        read: which outputs of calls are read, as ids of calls and places.
 
     Raises:
         ConversionError: (or another exception of the converter) with the place of the call.
@@ -65,12 +81,14 @@ def emit_call(call: Call, net: Network) -> None:
     if call.problem is not None:
         raise located(call.problem, call) from call.problem
     assert call.converter is not None
+    count = sum(isinstance(x, torch.Tensor) for x in tree_leaves(call.output))
     operation = Operation(
         name=call.short_name,
         scope=call.scope,
         line=str(call.location or ""),
         output=call.output,
         inputs=[net.current_dtype(value.tensor) for value in call.inputs()],
+        unused=frozenset(place for place in range(count) if (id(call), place) not in read),
     )
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
