@@ -33,6 +33,7 @@ FAMILIES = (
     "resize",
     "sampling",
     "scattering",
+    "shuffle",
     "softmax",
     "statistics",
     "unary",

@@ -249,12 +249,13 @@ def _weights(
     length: int, count: int, scale: float | None, mode: str, align_corners: bool, antialias: bool
 ) -> torch.Tensor:
     """Let torch resize the unit vectors: (count, length)."""
-    columns = torch.eye(length).reshape(1, length, length, 1)
+    # Along the width, where torch cannot take them for images with the channels last.
+    rows = torch.eye(length).reshape(1, length, 1, length)
     given: dict[str, Any] = (
-        {"size": (count, 1)} if scale is None else {"scale_factor": (scale, 1.0)}
+        {"size": (1, count)} if scale is None else {"scale_factor": (1.0, scale)}
     )
     result = F.interpolate(
-        columns, **given, mode=mode, align_corners=align_corners, antialias=antialias
+        rows, **given, mode=mode, align_corners=align_corners, antialias=antialias
     )
     return result.reshape(length, count).T.contiguous()
 

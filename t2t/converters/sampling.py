@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
+from t2t.converters._arguments import static_number
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["grid_sample"]
+__all__ = ["affine_grid", "grid_sample"]
 
 # By torch's numbers.
 _MODES = ("LINEAR", "NEAREST", "CUBIC")
@@ -36,3 +40,33 @@ def grid_sample(
         bool(align_corners),
         _PADDINGS[padding_mode],
     )
+
+
+def _affine_meta(
+    theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> torch.Tensor:
+    # The original compares all sizes with each other, only to say that none is zero.
+    del align_corners
+    return theta.new_empty((size[0], *size[2:], theta.shape[1]))
+
+
+@converter(
+    "torch.nn.functional.affine_grid",
+    "torch.affine_grid_generator",
+    precision="sensitive",
+    meta=_affine_meta,
+)
+def affine_grid(
+    net: Network, theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> NetworkTensor:
+    """Convert (N, n, n + 1) to places (N, *spatial, n) for an image of ``size`` (N, C, *spatial).
+
+    ``n`` is 2 or 3; the sizes of the image must be plain numbers.
+    """
+    spatial = [static_number("size", number) for number in size[2:]]
+    n = len(spatial)
+    same = torch.eye(n, n + 1).unsqueeze(0)
+    places = torch.affine_grid_generator(same, [1, 1, *spatial], bool(align_corners)).reshape(-1, n)
+    points = torch.cat([places, torch.ones(len(places), 1)], 1)
+    moved = net.add_matrix_multiply(points, theta, "NONE", "TRANSPOSE", dtype=theta.dtype)
+    return net.reshape(moved, net.output.shape)
