@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,6 +82,14 @@ def test_constants_are_what_they_were_when_they_were_read() -> None:
         return first + x * weight
 
     check(function, X)
+
+
+def test_a_scripted_module_converts() -> None:
+    module = nn.Sequential(nn.Conv1d(3, 2, 3), nn.BatchNorm1d(2), nn.ReLU()).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        scripted = torch.jit.trace(module, X)
+    check(scripted, X)
 
 
 def test_results_that_are_not_used_cost_no_layers() -> None:
@@ -334,6 +343,29 @@ def test_equal_example_sizes_are_not_taken_to_be_equal() -> None:
     square = torch.randn(3, 3)
     with pytest.raises(GuardError, match="dimension 1"):
         to_network(lambda x: x + x.t(), [square], dynamic_shapes=[{0: (1, 8), 1: (1, 8)}])
+
+
+def test_an_encoder_follows_batch_and_length() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    dims = [{0: (1, 4), 1: (1, 16)}]
+    dynamic_run(encoder, torch.randn(2, 7, 16), torch.randn(1, 9, 16), dynamic_shapes=dims)
+
+
+def test_a_write_to_what_may_be_a_copy_or_an_alias_is_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.transpose(0, 1).reshape(-1, 4)
+        y += 1
+        return x.sum() + y
+
+    with pytest.raises(ConversionError, match=r"\.clone\(\).*test_tracing\.py"):
+        to_network(function, [X], dynamic_shapes=[{0: (1, 8)}])
+    dynamic_run(
+        lambda x: x.transpose(0, 1).reshape(-1, 4).clone().mul_(2),
+        X,
+        torch.randn(1, 3, 4),
+        dynamic_shapes=[{0: (1, 8)}],
+    )
 
 
 def test_one_dim_in_two_inputs_is_one_size() -> None:

@@ -30,10 +30,12 @@ class Storage:
     Attributes:
         writes: how many writes the trace has recorded.
         counts: how many torch may have counted for them; changes of shape are counted too.
+        unwritable: why it must not be written; empty where it may.
     """
 
     writes: int = 0
     counts: int = 0
+    unwritable: str = ""
 
 
 @dataclass(eq=False)

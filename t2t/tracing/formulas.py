@@ -116,12 +116,19 @@ def put(
     return flat.reshape(self.shape)
 
 
+def convolution(*args: Any) -> torch.Tensor:
+    """Convolve; a scripted module calls it with four switches of cuDNN behind the arguments."""
+    result: torch.Tensor = aten.convolution.default(*args[:9])
+    return result
+
+
 FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.split.Tensor: split,
     aten.unsafe_split.Tensor: split,
     aten.split_with_sizes.default: split_with_sizes,
     aten.unsafe_split_with_sizes.default: split_with_sizes,
     aten.unbind.int: unbind,
+    aten._convolution.default: convolution,
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.put.default: put,

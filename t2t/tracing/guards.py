@@ -45,7 +45,8 @@ def prove(guards: GuardLog, ranges: Mapping[sympy.Symbol, Range], names: Mapping
         text = guard.expr
         for symbol in guard.expr.free_symbols:
             text = text.subs(symbol, sympy.Symbol(f"[{names[symbol]}]"))
-        where = f" at {location}" if location else ""
+        # torch's own line where no line of the user's runs, as in nn.TransformerEncoder.
+        where = f" at {location or guard.sloc}"
         specialised = (
             "; a size became a plain number there (int(), range(), len() and the like do that)"
             if isinstance(guard.expr, sympy.Eq)

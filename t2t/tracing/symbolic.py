@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch._prims_common import is_contiguous_or_false
 
 from t2t.shapes import has_symbol, is_symbolic
 from t2t.tracing.patches import patch
@@ -17,10 +18,13 @@ __all__ = ["patch_numbers"]
 
 
 def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
-    """Patch ``torch.tensor``, ``as_tensor``, ``linspace`` and ``math.sqrt`` for a while."""
+    """Patch what asks for the number behind a size, until the stack closes."""
     for name in ("tensor", "as_tensor"):
         patch(stack, torch, name, functools.partial(_tensor, tracer))
     patch(stack, torch, "linspace", functools.partial(_linspace, tracer))
+    patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, tracer))
+    for owner in (torch, torch.Tensor):
+        patch(stack, owner, "reshape", functools.partial(_reshape, tracer))
     patch(stack, math, "sqrt", functools.partial(_sqrt, tracer))
 
 
@@ -77,3 +81,52 @@ def _linspace(tracer: Tracer, original: Any) -> Any:
         )
 
     return linspace
+
+
+# Whether these copy depends on the memory layout, and with dynamic sizes on whether one is 1. A
+# network has no layout: the guard that the question would install means nothing. Only a write could
+# tell a copy from an alias, so there must be none.
+_ALIAS_OR_COPY = (
+    "a write into a tensor that shares memory with another one at some sizes and not at others "
+    "(after .reshape() or .contiguous() on a dynamic shape): call .clone() before the write"
+)
+
+
+def _contiguous(tracer: Tracer, original: Any) -> Any:
+    @functools.wraps(original)
+    def contiguous(
+        self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> torch.Tensor:
+        if not _is_uncertain(tracer, self) or memory_format != torch.contiguous_format:
+            return original(self, memory_format=memory_format)
+        return _copy(tracer, self)
+
+    return contiguous
+
+
+def _reshape(tracer: Tracer, original: Any) -> Any:
+    @functools.wraps(original)
+    def reshape(self: torch.Tensor, *shape: Any, **kwargs: Any) -> torch.Tensor:
+        if not _is_uncertain(tracer, self):
+            return original(self, *shape, **kwargs)
+        sizes = kwargs.get("shape", shape)
+        sizes = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
+        return _copy(tracer, self).view(*sizes)
+
+    return reshape
+
+
+def _is_uncertain(tracer: Tracer, x: torch.Tensor) -> bool:
+    return (
+        tracer.is_active()
+        and tracer.is_traced(x)
+        and has_symbol(tuple(x.shape))
+        and not is_contiguous_or_false(x)
+    )
+
+
+def _copy(tracer: Tracer, x: torch.Tensor) -> torch.Tensor:
+    copy = x.clone(memory_format=torch.contiguous_format)
+    for tensor in (x, copy):
+        tracer.forbid_writes(tensor, _ALIAS_OR_COPY)
+    return copy

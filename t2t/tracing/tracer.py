@@ -29,7 +29,7 @@ from t2t.tracing.constants import Constants
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.inverses import invert
-from t2t.tracing.layout import REPLAYED, by_elements
+from t2t.tracing.layout import REPLAYED, by_elements, may_be_same
 from t2t.tracing.locations import user_location
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 
@@ -38,6 +38,11 @@ __all__ = ["Tracer"]
 RANDOM = (
     "it draws random numbers, which an engine cannot; call .eval() on the module, or pass the "
     "numbers in as an input"
+)
+
+UNSEEN = (
+    "a tensor that depends on the input was made where t2t does not see it (kept from an earlier "
+    "call, or made inside a converted function)"
 )
 
 NO_CONVERTER = (
@@ -107,11 +112,16 @@ class Tracer:
         if entry is not None and (isinstance(x, FakeTensor) or self.constants.is_promoted(x)):
             return self._memory.read(entry)
         if isinstance(x, FakeTensor):
-            raise UnsupportedOperatorError(
-                "a traced tensor was made where t2t does not see it (kept from an earlier call, or "
-                "made inside a converted function)"
-            )
+            raise UnsupportedOperatorError(UNSEEN)
+        if self.constants.is_promoted(x):
+            raise UnsupportedOperatorError(UNSEEN)
         return self.constants.value(x)
+
+    def forbid_writes(self, x: torch.Tensor, why: str) -> None:
+        """Let a later write to the memory of a traced tensor raise."""
+        entry = self._memory.find(x)
+        assert entry is not None
+        entry.storage.unwritable = why
 
     # -- calls of Python functions -----------------------------------------------------------------
 
@@ -158,7 +168,7 @@ class Tracer:
         if not any(self.is_traced(x) for x in tensors):
             random = draws_random(operator, args, kwargs)
             if not random and not has_symbol((args, tuple(kwargs.values()))):
-                return self._run_constant(operator, info, args, kwargs)
+                return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
             raise self.located(
                 UnsupportedOperatorError(
@@ -174,13 +184,27 @@ class Tracer:
         return self._call_functional(operator, info, args, kwargs, tensors)
 
     def _run_constant(
-        self, operator: OpOverload, info: OperatorInfo, args: tuple[Any, ...], kwargs: Any
+        self,
+        operator: OpOverload,
+        info: OperatorInfo,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        tensors: list[torch.Tensor],
     ) -> Any:
         for target in self._targets(info, args, kwargs):
             self.constants.before_write(target)
         output = operator(*args, **kwargs)
+        if operator is torch.ops.aten.lift_fresh.default:
+            # The first that is heard of torch.tensor([1, 2]).
+            self.constants.note_made(output, [])
+            return output
+        self.constants.note_made(output, tensors)
         if info.is_view and args and isinstance(args[0], torch.Tensor):
-            view = self._view(info.name, operator, args, kwargs, args[0])
+            try:
+                view = self._view(info.name, operator, args, kwargs, args[0])
+            except UnsupportedOperatorError:
+                self.constants.note_unknown(args[0])
+                return output
             views = (replace(view, index=index) for index in itertools.count())
             self.constants.note_view(output, args[0], views)
         return output
@@ -257,16 +281,28 @@ class Tracer:
         for target, new in zip(targets, results[-len(targets) :], strict=True):
             entry = self._memory.find(target)
             assert entry is not None
+            if not may_be_same(new.shape, target.shape):
+                raise self.located(
+                    UnsupportedOperatorError(
+                        f"{info.name} writes a tensor of shape {tuple(new.shape)} into one of "
+                        f"shape {tuple(target.shape)}; give out= the result's shape"
+                    )
+                )
             if new.dtype != target.dtype:
                 new = self.call_operator(
                     torch.ops.aten._to_copy.default, (new,), {"dtype": target.dtype}
                 )
-            self._memory.write(entry, self.value(new))
+            self._write(entry, self.value(new))
         # What is written need not be returned: running statistics, noise.
         returned = operator._schema.returns
         fresh = bool(returned) and returned[0].alias_info is None
         given = list(results if fresh else targets)[: len(returned)]
         return given[0] if len(given) == 1 else tuple(given)
+
+    def _write(self, entry: Entry, value: Value) -> None:
+        if entry.storage.unwritable:
+            raise self.located(UnsupportedOperatorError(entry.storage.unwritable))
+        self._memory.write(entry, value)
 
     def _write_gap(
         self,
@@ -286,7 +322,7 @@ class Tracer:
         for index, target in enumerate(targets):
             entry = self._memory.find(target)
             assert entry is not None
-            self._memory.write(entry, Value(self._alias(entry.fake), call, index))
+            self._write(entry, Value(self._alias(entry.fake), call, index))
         return targets[0]
 
     def _change_metadata(
@@ -342,7 +378,8 @@ class Tracer:
     def _fake(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) and self.is_traced(x):
             entry = self._memory.find(x)
-            assert entry is not None
+            if entry is None:
+                raise self.located(UnsupportedOperatorError(UNSEEN))
             return entry.fake
         return x
 
@@ -391,7 +428,7 @@ class Tracer:
                     values.append(Value(alias, call, len(values)))
                     given_back.add(id(entry))
                     entry.storage.counts += version_of(x) - min(entry.versions)
-                    self._memory.write(entry, values[-1])
+                    self._write(entry, values[-1])
                     return x
                 # An argument given back as it is: the result is a value of its own all the same.
                 x = alias
