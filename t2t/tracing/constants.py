@@ -38,6 +38,9 @@ class Constants:
         self._values: dict[int, Value] = {}
         self._readers: dict[int, list[Value]] = {}
         self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, View]]] = {}
+        # Memory that the forward pass made; all other outlives it, as a cache or a counter does.
+        self._made: set[int] = set()
+        self._unknown: set[int] = set()
 
     def is_promoted(self, tensor: torch.Tensor) -> bool:
         """Say whether a traced value was written into the tensor's memory."""
@@ -59,8 +62,9 @@ class Constants:
         """
         key = storage_key(target)
         self._detach_readers(key)
-        if key in self._state and key not in self._saved:
-            self._saved[key] = [(t, t.detach().clone()) for _, t in self._state[key]]
+        if key not in self._made and key not in self._saved:
+            known = [tensor for _, tensor in self._state.get(key, [])] or [target]
+            self._saved[key] = [(tensor, tensor.detach().clone()) for tensor in known]
 
     def _detach_readers(self, key: int) -> None:
         for value in self._readers.pop(key, []):
@@ -68,12 +72,22 @@ class Constants:
             value.tensor = value.tensor.detach().clone()
 
     def restore(self) -> None:
-        """Give the module's parameters and buffers the data that they had."""
+        """Give the module's tensors, and all others that outlive the trace, the data they had."""
         with torch.no_grad():
             for key, pairs in self._saved.items():
                 self._detach_readers(key)
                 for tensor, data in pairs:
                     tensor.copy_(data)
+
+    def note_made(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
+        """Remember that an operator has made tensors, in memory of their own."""
+        given = {storage_key(x) for x in inputs}
+        tensors = (x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
+        self._made |= {storage_key(x) for x in tensors} - given
+
+    def note_unknown(self, parent: torch.Tensor) -> None:
+        """Remember that a real tensor has a view of which nothing more is known."""
+        self._unknown.add(storage_key(parent))
 
     def note_view(self, outputs: object, parent: torch.Tensor, views: Iterable[View]) -> None:
         """Remember that real tensors are views of another one."""
@@ -90,7 +104,8 @@ class Constants:
         running statistics of a batch norm may be written, as its results do not depend on them.
 
         Raises:
-            UnsupportedOperatorError: it is a parameter or buffer; an engine keeps no state.
+            UnsupportedOperatorError: the tensor outlives the forward pass, as a parameter or buffer
+                does; an engine keeps no state.
         """
         key = storage_key(target)
         if key in self._state and operator in STATISTICS:
@@ -101,10 +116,17 @@ class Constants:
                 "parameter or buffer; an engine keeps no state between calls: return it as an "
                 "output instead"
             )
+        elif key not in self._made:
+            raise UnsupportedOperatorError(
+                "the model writes what depends on its input into a tensor that was made before the "
+                "forward pass; an engine keeps no state between calls: return it as an output "
+                "instead"
+            )
         views = self._views.pop(key, [])
         made = {id(tensor) for tensor, _, _ in views}
         roots = [parent for _, parent, _ in views if id(parent) not in made] or [target]
-        if len({id(root) for root in roots}) > 1 or id(target) not in {*made, id(roots[0])}:
+        several = len({id(root) for root in roots}) > 1 or key in self._unknown
+        if several or id(target) not in {*made, id(roots[0])}:
             raise UnsupportedOperatorError(
                 "the model writes what depends on its input into memory that several tensors "
                 "share; write to the tensor that was created first"

@@ -7,15 +7,16 @@ than it had in the model; element numbers mean the same for all of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.shapes import expression, has_symbol
+from t2t.shapes import expression, has_symbol, static_size
 
-__all__ = ["REPLAYED", "by_elements", "element_numbers", "numbered"]
+__all__ = ["REPLAYED", "by_elements", "element_numbers", "may_be_same", "numbered"]
 
 aten = torch.ops.aten
 
@@ -52,6 +53,14 @@ def by_elements(x: torch.Tensor, view: torch.Tensor) -> tuple[OpOverload, Any]:
     if numbers.numel() == x.numel() and bool((numbers.reshape(-1).diff() == 1).all()):
         return aten.reshape.default, list(view.shape)
     return aten.take.default, numbers
+
+
+def may_be_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Say whether two shapes have no plain sizes that differ."""
+    return len(a) == len(b) and all(
+        static_size(x) is None or static_size(y) is None or static_size(x) == static_size(y)
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def same_layout(x: torch.Tensor, view: torch.Tensor) -> bool:
