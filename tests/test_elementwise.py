@@ -142,6 +142,7 @@ POWERS = [
     OpCase("pow-3", lambda x: x**3, [(2, 3)], layers=2),
     OpCase("pow-5", lambda x: torch.pow(x, 5.0), [(2, 3)]),
     OpCase("pow-0", lambda x: x**0, [SPECIAL]),
+    OpCase("pow-0-dynamic", lambda x: x**0, [(2, 3)], dynamic=[{0: (1, 8)}], shapes=[(5, 3)]),
     OpCase("pow-1", lambda x: (x + 1) ** 1, [(2, 3)]),
     OpCase("pow-root", lambda x: x**0.5, [SPECIAL], layers=1),
     OpCase("pow-minus-root", lambda x: x**-0.5, [uniform(2, 3, low=0.1)]),

@@ -168,6 +168,8 @@ ORDER = [
     OpCase("max-dim-values", lambda x: x.max(1, keepdim=True)[0], [(2, 3, 4)], layers=1),
     OpCase("max-dim-places", lambda x: x.max(-1)[1], [(2, 3, 4)], layers=7),
     OpCase("max-dim-bool", lambda x: tuple(x.max(1)), [FLAGS]),
+    OpCase("max-dim-layers", lambda x: tuple(x.max(1, keepdim=True)), [(2, 3)], layers=7),
+    OpCase("max-dim-byte", lambda x: tuple(x.max(1)), [integers(5, 9, high=9, dtype=torch.uint8)]),
     OpCase("max-dim-0d", lambda x: tuple(x.max(0)), [()]),
     OpCase("max-dim-dynamic", lambda x: tuple(x.max(1)), [(2, 3, 4)], **DYNAMIC),
     OpCase("min-dim", lambda x: tuple(torch.min(x, -1, keepdim=True)), [(2, 3, 4)]),

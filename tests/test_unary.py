@@ -124,6 +124,8 @@ CASTS = [
     OpCase("to-int8-from-int", lambda x: x.to(torch.int8), [integers(2, 5, low=-300, high=300)]),
     OpCase("to-byte-from-int8", lambda x: x.to(torch.uint8), [SIGNED_BYTES]),
     OpCase("to-byte-from-float", lambda x: x.to(torch.uint8), [uniform(2, 5, low=0, high=255)]),
+    OpCase("to-int8-between", lambda x: x.to(torch.int8).float() * 2, [INTS]),
+    OpCase("to-byte-between", lambda x: x.to(torch.uint8).float() * 2, [INTS]),
     OpCase("to-int-from-bool", lambda x: x.int(), [BOOLS]),
     OpCase("to-float-from-byte", lambda x: x.float(), [BYTES], layers=1),
     OpCase("type-as", lambda x, y: x.type_as(y), [(2, 5), INTS]),

@@ -53,10 +53,17 @@ def _place(net: Network, op: str, x: torch.Tensor, dim: int | None, keepdim: boo
 
 
 def _first(
-    net: Network, op: str, x: NetworkTensor, axis: int, size: Any, keepdim: bool
+    net: Network,
+    op: str,
+    x: NetworkTensor,
+    axis: int,
+    size: Any,
+    keepdim: bool,
+    best: NetworkTensor | None = None,
 ) -> NetworkTensor:
     """Give the first place of the extreme, which TensorRT's TopK does not promise among equals."""
-    best = reduced(net, op, x, (axis,), True)
+    if best is None:
+        best = reduced(net, op, x, (axis,), True)
     found = net.add_elementwise(x, best, "EQUAL")
     last = net.tensor(size - 1, torch.int32, len(x.shape))
     # The last index stands for "not here": an index in any case, also where all is NaN.
@@ -89,12 +96,19 @@ def min_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -
 
 
 def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) -> _Maybe:
-    values = None
-    if net.is_used(0):
-        tensor = net.tensor(x, working_dtype(x.dtype))
-        best = reduced(net, op, tensor, dims(dim, x.ndim), keepdim)
-        values = net.cast(best, net.compute_dtype(x.dtype))
-    return values, _place(net, op, x, dim, keepdim) if net.is_used(1) else None
+    tensor = net.tensor(x, working_dtype(x.dtype))
+    axes = dims(dim, x.ndim)
+    if not net.is_used(1):
+        values = reduced(net, op, tensor, axes, keepdim)
+        return net.cast(values, net.compute_dtype(x.dtype)), None
+    if x.ndim == 0:
+        return net.tensor(x), net.tensor(0, torch.int64)
+    best = reduced(net, op, tensor, axes, True)
+    places = _first(net, op, tensor, axes[0], x.shape[axes[0]], keepdim, best)
+    if not net.is_used(0):
+        return None, places
+    values = best if keepdim else net.reshape(best, net.output[0].shape)
+    return net.cast(values, net.compute_dtype(x.dtype)), places
 
 
 @converter("aten::topk")
