@@ -159,7 +159,7 @@ def rsqrt(net: Network, self: torch.Tensor) -> NetworkTensor:
     return net.add_unary(net.add_unary(net.tensor(self, net.output.dtype), "SQRT"), "RECIP")
 
 
-@converter("aten::exp2", "aten::special_exp2", precision="sensitive")
+@converter("aten::exp2", precision="sensitive")
 def exp2(net: Network, self: torch.Tensor) -> NetworkTensor:
     """Convert ``2 ** self``."""
     return binary(net, "POW", 2.0, self)
