@@ -1,76 +1,23 @@
-"""The network under construction: how layers are added, checked and named."""
+"""The network under construction: how layers are added and named; constants and casts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
 
 from t2t import backend, dtypes
 from t2t.backend import trt
 from t2t.errors import ConversionError
+from t2t.network.tensors import NetworkTensor, Operation, TensorLike, set_attribute, shape
 from t2t.precision import Policy
 from t2t.registry import Precision
-from t2t.shapes import is_symbolic, static_size
+from t2t.shapes import is_symbolic
 
-__all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike"]
-
-Number: TypeAlias = "bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool"
-
-
-class NetworkTensor(Protocol):
-    """TensorRT's ITensor: a tensor of the network, without data."""
-
-    name: str
-
-    @property
-    def shape(self) -> Any:
-        """Sizes, -1 where dynamic."""
-
-    @property
-    def dtype(self) -> Any:
-        """TensorRT's data type."""
-
-    @property
-    def is_network_input(self) -> bool:
-        """Whether it is an input of the network."""
-
-
-TensorLike: TypeAlias = "torch.Tensor | NetworkTensor | Number"
-"""What layers take: a torch tensor (traced or constant), a network tensor or a number."""
-
-
-@dataclass
-class Operation:
-    """The call that is being converted: what its layers are named after and checked against.
-
-    Attributes:
-        name: the operator's short name, as "conv2d".
-        scope: path of the module that made the call, as "layer1.0.conv1".
-        line: the user's line, as "model.py:12 in forward".
-        output: the fake tensors that torch answered with, nested as torch returns them.
-        inputs: dtypes of the network tensors that it reads.
-        unused: which of its outputs nobody reads, by their place.
-        dtypes: torch's floating dtypes and those that this operator computes in instead.
-    """
-
-    name: str
-    scope: str = ""
-    line: str = ""
-    output: Any = None
-    inputs: Sequence[torch.dtype] = ()
-    unused: frozenset[int] = frozenset()
-    dtypes: dict[torch.dtype, torch.dtype] = field(default_factory=dict)
-
-    @property
-    def path(self) -> str:
-        """Name of the operation's layers: "layer1.0.conv1/conv2d"."""
-        return f"{self.scope}/{self.name}" if self.scope else self.name
+__all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
 
 class NetworkCore:
@@ -325,68 +272,6 @@ class NetworkCore:
             return self.result(self.add("add_unsqueeze", x, indices))
         return self.reshape(x, sizes)
 
-    # -- inputs, outputs, checks -----------------------------------------------------------------
-
-    def add_input(self, name: str, value: torch.Tensor) -> NetworkTensor:
-        """Declare a network input of a fake tensor's dtype and shape (-1 where symbolic)."""
-        sizes = tuple(-1 if (n := static_size(size)) is None else n for size in value.shape)
-        backend.forget_errors()
-        tensor = self.raw.add_input(self.unique_name(name), dtypes.to_trt(value.dtype), sizes)
-        if tensor is None:
-            raise ConversionError(f"TensorRT refuses the input {name}: {backend.error_text()}")
-        self.bind(value, tensor)
-        return tensor  # type: ignore[no-any-return]
-
-    def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
-        """Make a traced or constant torch tensor a network output, in torch's own dtype."""
-        # Not named "output": that is the tensor's own name, by default.
-        with self.operation(Operation("mark_output")):
-            tensor = self.tensor(value)
-            tensor = self.cast(tensor, value.dtype)
-            if tensor.name in self._marked or tensor.is_network_input:
-                # TensorRT ignores a second marking, and the marking of an input.
-                tensor = self.result(self.add("add_identity", tensor))
-        tensor.name = self.unique_name(name)
-        self._marked.add(tensor.name)
-        self.raw.mark_output(tensor)
-        return tensor
-
-    def finish(self, tensor: Any, value: torch.Tensor) -> None:
-        """Check a converter's result against torch's own answer, and let that stand for it."""
-        if not hasattr(tensor, "dtype") or isinstance(tensor, torch.Tensor):
-            raise ConversionError(
-                f"the converter returned {type(tensor).__name__}; it must return network tensors"
-            )
-        sizes = shape(tensor)
-        expected = [static_size(size) for size in value.shape]
-        fits = len(sizes) == len(expected) and all(
-            got in (-1, size) if size is not None else got == -1
-            for got, size in zip(sizes, expected, strict=True)
-        )
-        if not fits:
-            raise ConversionError(
-                f"the converter's layers give shape {sizes}, torch gives {tuple(value.shape)}"
-            )
-        self.bind(value, self._finish_dtype(tensor, value.dtype))
-
-    def _finish_dtype(self, tensor: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
-        got = dtypes.from_trt(tensor.dtype)
-        if got == dtype or (dtype == torch.float32 and got == self.policy.low):
-            return tensor
-        if got != self.compute_dtype(dtype):
-            raise ConversionError(f"the converter's layers give {got}, torch gives {dtype}")
-        return tensor if dtype == torch.uint8 else self.cast(tensor, dtype)
-
-
-def shape(tensor: NetworkTensor) -> tuple[int, ...]:
-    """Read a network tensor's shape; what TensorRT has against its layer raises here."""
-    try:
-        return tuple(tensor.shape)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise ConversionError(
-            f"TensorRT cannot infer the shape of {tensor.name}: {backend.error_text()}"
-        ) from error
-
 
 def _within(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Keep finite numbers finite in half precision: -1e9, as masks have it, is not infinite."""
@@ -397,21 +282,3 @@ def _within(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if -limit <= low and high <= limit:
         return x
     return torch.where(x.isinf(), x, x.clamp(-limit, limit))
-
-
-def set_attribute(layer: Any, attribute: str, value: Any) -> None:
-    """Set an attribute of a layer, and raise where TensorRT's setter ignores it."""
-    setattr(layer, attribute, value)
-    got = getattr(layer, attribute)
-    if isinstance(value, float):
-        same = math.isclose(got, np.float32(value), rel_tol=1e-6) or (
-            math.isnan(value) and math.isnan(got)
-        )
-    elif isinstance(value, list | tuple):
-        same = tuple(got) == tuple(value)
-    else:
-        same = got == value
-    if not same:
-        raise ConversionError(
-            f"TensorRT ignores {attribute}={value!r} (it keeps {got!r}): {backend.error_text()}"
-        )

@@ -1,0 +1,96 @@
+"""The words of a network: its tensors, what stands for them, and the operation in progress."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from t2t import backend
+from t2t.errors import ConversionError
+
+__all__ = ["NetworkTensor", "Operation", "TensorLike", "set_attribute", "shape"]
+
+Number: TypeAlias = "bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool"
+
+
+class NetworkTensor(Protocol):
+    """TensorRT's ITensor: a tensor of the network, without data."""
+
+    name: str
+
+    @property
+    def shape(self) -> Any:
+        """Sizes, -1 where dynamic."""
+
+    @property
+    def dtype(self) -> Any:
+        """TensorRT's data type."""
+
+    @property
+    def is_network_input(self) -> bool:
+        """Whether it is an input of the network."""
+
+
+TensorLike: TypeAlias = "torch.Tensor | NetworkTensor | Number"
+"""What layers take: a torch tensor (traced or constant), a network tensor or a number."""
+
+
+@dataclass
+class Operation:
+    """The call that is being converted: what its layers are named after and checked against.
+
+    Attributes:
+        name: the operator's short name, as "conv2d".
+        scope: path of the module that made the call, as "layer1.0.conv1".
+        line: the user's line, as "model.py:12 in forward".
+        output: the fake tensors that torch answered with, nested as torch returns them.
+        inputs: dtypes of the network tensors that it reads.
+        unused: which of its outputs nobody reads, by their place.
+        dtypes: torch's floating dtypes and those that this operator computes in instead.
+    """
+
+    name: str
+    scope: str = ""
+    line: str = ""
+    output: Any = None
+    inputs: Sequence[torch.dtype] = ()
+    unused: frozenset[int] = frozenset()
+    dtypes: dict[torch.dtype, torch.dtype] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Name of the operation's layers: "layer1.0.conv1/conv2d"."""
+        return f"{self.scope}/{self.name}" if self.scope else self.name
+
+
+def shape(tensor: NetworkTensor) -> tuple[int, ...]:
+    """Read a network tensor's shape; what TensorRT has against its layer raises here."""
+    try:
+        return tuple(tensor.shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConversionError(
+            f"TensorRT cannot infer the shape of {tensor.name}: {backend.error_text()}"
+        ) from error
+
+
+def set_attribute(layer: Any, attribute: str, value: Any) -> None:
+    """Set an attribute of a layer, and raise where TensorRT's setter ignores it."""
+    setattr(layer, attribute, value)
+    got = getattr(layer, attribute)
+    if isinstance(value, float):
+        same = math.isclose(got, np.float32(value), rel_tol=1e-6) or (
+            math.isnan(value) and math.isnan(got)
+        )
+    elif isinstance(value, list | tuple):
+        same = tuple(got) == tuple(value)
+    else:
+        same = got == value
+    if not same:
+        raise ConversionError(
+            f"TensorRT ignores {attribute}={value!r} (it keeps {got!r}): {backend.error_text()}"
+        )
