@@ -28,7 +28,13 @@ __all__ = [
 ]
 
 
-@converter("aten::copy")
+def _like_first(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Compute the fake result; torch's own would lay it out as its argument, by guards."""
+    del args, kwargs
+    return self.new_empty(self.shape)
+
+
+@converter("aten::copy", meta=_like_first)
 def copy(
     net: Network, self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False
 ) -> NetworkTensor:
@@ -37,19 +43,19 @@ def copy(
     return net.expand(net.tensor(src, self.dtype), net.output.shape)
 
 
-@converter("aten::fill")
+@converter("aten::fill", meta=_like_first)
 def fill(net: Network, self: torch.Tensor, value: Any) -> NetworkTensor:
     """Convert to the value, cast and repeated as the target is."""
     return net.expand(net.tensor(value, self.dtype), net.output.shape)
 
 
-@converter("aten::zero")
+@converter("aten::zero", meta=_like_first)
 def zero(net: Network, self: torch.Tensor) -> NetworkTensor:
     """Convert to zeros."""
     return net.expand(net.tensor(0, self.dtype), net.output.shape)
 
 
-@converter("aten::slice_scatter")
+@converter("aten::slice_scatter", meta=_like_first)
 def slice_scatter(
     net: Network,
     self: torch.Tensor,
@@ -70,7 +76,7 @@ def slice_scatter(
     return replaced(net, self, part, axis, first, src.shape[axis])
 
 
-@converter("aten::select_scatter")
+@converter("aten::select_scatter", meta=_like_first)
 def select_scatter(
     net: Network, self: torch.Tensor, src: torch.Tensor, dim: int, index: Any
 ) -> NetworkTensor:
@@ -144,15 +150,7 @@ def _scattered(
     return net.reshape(net.add_scatter(data, places, updates, "ELEMENT", axis), net.output.shape)
 
 
-def _index_put_shape(
-    self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
-) -> torch.Tensor:
-    """Compute the fake result without looking into masks."""
-    del indices, values, accumulate
-    return torch.empty_like(self, memory_format=torch.contiguous_format)
-
-
-@converter("aten::index_put", "aten::_unsafe_index_put", meta=_index_put_shape)
+@converter("aten::index_put", "aten::_unsafe_index_put", meta=_like_first)
 def index_put(
     net: Network,
     self: torch.Tensor,
