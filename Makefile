@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.t2t-ready
 
-.PHONY: demo test lint types check format bench conformance clean
+.PHONY: demo test lint types check format bench conformance sweep-operators clean
 .DEFAULT_GOAL := test
 
 # IMAGE=photo.jpg runs the demo on another picture.
@@ -33,6 +33,10 @@ bench: $(READY)
 
 conformance: $(READY)
 	$(BIN)/python tools/conformance.py
+
+# Half an hour; goes on where it was interrupted, SWEEP=--fresh starts anew.
+sweep-operators: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_operators.py $(SWEEP)
 
 # Made again when the dependencies change. facenet-pytorch (the demo's networks) asks for a torch
 # of 2024 and runs with today's: it comes without its dependencies, which setup.py lists.

@@ -1,0 +1,222 @@
+"""Judge every converter by PyTorch's own samples and write docs/opinfo.md.
+
+Usage: python tools/sweep_operators.py [--only PATTERN] [--limit SECONDS] [--fresh] [--document]
+
+Each operator runs in a process of its own with a time limit; what it gave is kept in
+out/opinfo.jsonl, so that a sweep that was interrupted goes on where it stopped. `--fresh` starts
+anew (with --only: those operators), `--document` only writes the document. It ends with an error
+where an operator is wrong, crashes or is not built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import multiprocessing
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from rich.progress import track
+
+from t2t import backend
+from tools.operator_samples import DTYPES, Outcome, judge
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "out" / "opinfo.jsonl"
+TARGET = ROOT / "docs" / "opinfo.md"
+FAILURES = ("WRONG", "CRASH", "BUILD")
+
+# What TensorRT cannot have, by name: random numbers, uninitialized memory, decompositions of
+# linear algebra, sparse tensors, other devices' kernels, complex numbers.
+LEFT_OUT = {
+    reason: names.split()
+    for reason, names in {
+        "random numbers": "*rand* *normal normal* bernoulli cauchy exponential geometric uniform "
+        "multinomial *dropout* poisson* *rrelu",
+        "uninitialized memory": "empty* new_empty* resize*",
+        "linear algebra": "cholesky* eig* geqrf lu* ormqr qr svd* pca_lowrank triangular_solve "
+        "pinverse logdet matrix_exp linalg.*",
+        "sparse tensors": "*sparse*",
+        "nested tensors": "*jagged*",
+        "kernels of other devices": "torch._scaled_mm* *_flash_attention* *_efficient_attention*",
+        "complex numbers": "fft.* stft istft *complex* imag polar chalf cfloat cdouble",
+    }.items()
+}
+# What these patterns catch too, and TensorRT can have.
+TAKEN = ("__rand__", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "linalg.cross")
+TAKEN += ("linalg.diagonal", "linalg.vecdot", "linalg.vander", "linalg.matrix_power")
+TAKEN += ("linalg.multi_dot",)
+
+_HEAD = """# Converters, judged by PyTorch's own samples
+
+Written by `make sweep-operators` ({backend} {version}, torch {torch}); do not edit.
+
+PyTorch tests its operators with samples of its own (`op_db`). Here each sample's tensors are the
+inputs of a network of one call, everything else is constant; the reference executor runs it on the
+sample and on the same numbers in another order (integers stay), and must give PyTorch's dtypes,
+shapes and values (relative tolerance 1e-4, half 1e-2). One network of each operator and dtype is
+built by the real builder. Samples of each operator: up to {counts}; the
+first few are spelt not only as functions but also as methods, in place, and with `out=`.
+
+| | operators | samples |
+|-|-|-|
+{totals}
+
+An operator counts under the worst that happened to one of its samples. *refused* means that the
+conversion raises an error that names the operator, the reason and the line. {skipped} samples
+were left out because PyTorch gives no tensor, or another one in each call.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the sweep, write the document, and give the process's exit status."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--only", default="*", help="operators to judge, as a shell pattern")
+    options.add_argument("--limit", type=float, default=120, help="seconds for one operator")
+    options.add_argument("--fresh", action="store_true", help="forget earlier results")
+    options.add_argument("--document", action="store_true", help="only write the document")
+    given = options.parse_args(arguments)
+    if not given.document:
+        _sweep(given.only, given.limit, given.fresh)
+    records = _read()
+    TARGET.write_text(document(records), encoding="utf-8")
+    failed = [name for name, outcomes in records.items() if _worst(outcomes) in FAILURES]
+    for name in failed:
+        sys.stderr.write(f"{name}: {_worst(records[name])}\n")
+    return 1 if failed else 0
+
+
+def _sweep(pattern: str, limit: float, fresh: bool) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    # Here and not above, as it takes ten seconds that --document need not wait.
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    done = _read()
+    ops = [op for op in op_db if fnmatch.fnmatchcase(_name(op), pattern) and not left_out(op.name)]
+    if fresh:
+        chosen = {_name(op) for op in ops}
+        done = {name: outcomes for name, outcomes in done.items() if name not in chosen}
+        RECORDS.parent.mkdir(exist_ok=True)
+        RECORDS.write_text("".join(_line(n, o) for n, o in done.items()), encoding="utf-8")
+    for op in track(ops, "Judging operators", disable=not sys.stdout.isatty()):
+        if _name(op) not in done:
+            outcomes = _apart(op, limit)
+            RECORDS.parent.mkdir(exist_ok=True)
+            with RECORDS.open("a", encoding="utf-8") as file:
+                file.write(_line(_name(op), outcomes))
+
+
+def _name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def left_out(name: str) -> str:
+    """Say why an operator is left out; empty where it is not."""
+    for reason, patterns in LEFT_OUT.items():
+        if name not in TAKEN and any(fnmatch.fnmatchcase(name, p) for p in patterns):
+            return reason
+    return ""
+
+
+def _apart(op: Any, limit: float) -> list[dict[str, str]]:
+    """Judge an operator in a process of its own: it may hang, crash, or eat memory."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_judge_all, args=(op, sender))
+    process.start()
+    sender.close()
+    outcomes = []
+    try:
+        while receiver.poll(limit):
+            outcomes.append(receiver.recv())
+        outcomes.append(Outcome("", "", "", "CRASH", f"no result within {limit} s").to_dict())
+        process.kill()
+    except EOFError:
+        process.join()
+    if process.exitcode:
+        text = f"the process ended with {process.exitcode}"
+        outcomes.append(Outcome("", "", "", "CRASH", text).to_dict())
+    return outcomes
+
+
+def _judge_all(op: Any, sender: Any) -> None:
+    for dtype, count, variants in DTYPES:
+        if dtype in op.dtypes:
+            for outcome in judge(op, dtype, count, variants):
+                sender.send(outcome.to_dict())
+    sender.close()
+
+
+def _line(name: str, outcomes: Iterable[dict[str, str]]) -> str:
+    return json.dumps({"op": name, "outcomes": list(outcomes)}) + "\n"
+
+
+def _read() -> dict[str, list[dict[str, str]]]:
+    if not RECORDS.exists():
+        return {}
+    lines = RECORDS.read_text(encoding="utf-8").splitlines()
+    return {entry["op"]: entry["outcomes"] for entry in map(json.loads, lines)}
+
+
+def _worst(outcomes: Iterable[dict[str, str]]) -> str:
+    verdicts = {outcome["verdict"] for outcome in outcomes}
+    if "ok" in verdicts and "refused" in verdicts and not verdicts & set(FAILURES):
+        return "partly refused"
+    order = (*FAILURES, "refused", "ok")
+    return next((verdict for verdict in order if verdict in verdicts), "skipped")
+
+
+def document(records: dict[str, list[dict[str, str]]]) -> str:
+    """Write the whole document."""
+    classes = Counter(_worst(outcomes) for outcomes in records.values())
+    verdicts = Counter(o["verdict"] for outcomes in records.values() for o in outcomes)
+    kinds = ("ok", "partly refused", "refused", *FAILURES)
+    totals = [f"| {kind} | {classes[kind]} | {verdicts[kind] or ''} |" for kind in kinds]
+    head = _HEAD.format(
+        backend=backend.name(),
+        version=backend.version(),
+        torch=torch.__version__,
+        counts=", ".join(f"{n} {str(d).removeprefix('torch.')}" for d, n, _ in DTYPES),
+        totals="\n".join(totals),
+        skipped=verdicts["skipped"],
+    )
+    reasons = ", ".join(f"{reason} ({_listed(LEFT_OUT[reason])})" for reason in LEFT_OUT)
+    rows = [_row(name, outcomes) for name, outcomes in sorted(records.items())]
+    table = ["| operator | worst | ok | of | what is not |", "|-|-|-|-|-|", *rows]
+    return "\n".join([head, f"Left out: {reasons}.", "", "## By operator", "", *table, ""])
+
+
+def _listed(patterns: Sequence[str]) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in patterns)
+
+
+def _row(name: str, outcomes: list[dict[str, str]]) -> str:
+    counted = [outcome for outcome in outcomes if outcome["verdict"] != "skipped"]
+    good = sum(outcome["verdict"] == "ok" for outcome in counted)
+    reasons: dict[str, set[str]] = defaultdict(set)
+    for outcome in counted:
+        if outcome["verdict"] != "ok":
+            reasons[_reason(outcome)].add(outcome["dtype"])
+    texts = [f"{', '.join(sorted(dtypes))}: {text}" for text, dtypes in reasons.items()]
+    cell = "; ".join(texts[:3]).replace("|", "\\|")
+    return f"| {name} | {_worst(outcomes)} | {good} | {len(counted)} | {cell} |"
+
+
+def _reason(outcome: dict[str, str]) -> str:
+    """Give the reason without the place, which is in this tool."""
+    text = outcome["text"].partition(" (called at ")[0].partition(" at operator_samples.py")[0]
+    text = text.removeprefix("[check] ").partition(": ")[2] or text
+    return (text if outcome["verdict"] == "refused" else f"{outcome['verdict']} {text}")[:160]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
