@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import ConversionError
 from t2t.registry import Converter
@@ -71,8 +72,8 @@ class Entry:
         value: its value after ``writes`` writes to its memory.
         made: the value that it was made with.
         versions: torch's count of writes to the tensor when it was last looked at. A new view
-            starts with a count of its own and shares its parent's once its operator has returned
-            to the model; those made inside a formula never do.
+            starts with a count of its own and shares its parent's (a traced tensor, or a constant)
+            once its operator has returned to the model; those made inside a formula never do.
         counts: the storage's count at that time.
     """
 
@@ -90,8 +91,8 @@ class Entry:
     def __post_init__(self) -> None:
         self.made = self.value
         parent = self.parent
-        inherited = () if parent is None else (version_of(parent.tensor),)
-        self.versions = (version_of(self.tensor), *inherited)
+        inherited = _constants(self.value) if parent is None else [parent.tensor]
+        self.versions = (version_of(self.tensor), *map(version_of, inherited))
         self.counts = self.storage.counts
 
     def explained(self) -> bool:
@@ -101,6 +102,12 @@ class Entry:
         known = any(before <= version <= before + recorded for before in self.versions)
         self.versions, self.counts = (version,), self.storage.counts
         return known
+
+
+def _constants(value: Value) -> list[torch.Tensor]:
+    """Give the real tensors that a value may be a view of, as ``buffer[:, :n]`` is."""
+    inputs = () if value.call is None else value.call.inputs()
+    return [x.tensor for x in inputs if not isinstance(x.tensor, FakeTensor)]
 
 
 class Memory:
