@@ -62,6 +62,8 @@ def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Prog
     found = [_Found(layer, kind, version) for layer, kind in raw]
     needed = _needed(found, [info.name for info in outputs])
     layers = [entry.layer(given) for entry in found if entry.name in needed]
+    # TensorRT logs an error for each unset attribute that was asked for; none of them matters.
+    backend.forget_errors()
     return Program(inputs, outputs, layers, version, owner=network)
 
 

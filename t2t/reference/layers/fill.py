@@ -54,7 +54,10 @@ def _linspace(
 
 @layer("ONE_HOT", "axis", host=(2,))
 def one_hot(ready: Ready) -> Kernel:
-    """Insert an axis of size depth: values[1] at the index, values[0] elsewhere."""
+    """Insert an axis of size depth: values[1] at the index, values[0] elsewhere.
+
+    A negative index counts from the end, as in ONNX, whose parser relies on it.
+    """
     axis = ready.attributes["axis"]
 
     def kernel(indices: Tensor, values: Tensor, depth_in: Tensor) -> Tensor:
@@ -62,6 +65,7 @@ def one_hot(ready: Ready) -> Kernel:
         place = axis % (indices.dim() + 1)
         classes = torch.arange(depth, device=indices.device)
         classes = classes.reshape([-1] + [1] * (indices.dim() - place))
-        return torch.where(indices.unsqueeze(place) == classes, values[1], values[0])
+        index = torch.where(indices < 0, indices + depth, indices).unsqueeze(place)
+        return torch.where(index == classes, values[1], values[0])
 
     return kernel

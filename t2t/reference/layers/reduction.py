@@ -34,11 +34,32 @@ def _average(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return torch.div(_sum(x, axes, keep), count, rounding_mode="trunc")
 
 
+def _maximum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    if any(x.shape[axis] == 0 for axis in axes):
+        # Over no elements, every reduction gives what changes nothing.
+        return _filled(x, axes, keep, -torch.inf)
+    return x.amax(axes, keepdim=keep)
+
+
+def _minimum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    if any(x.shape[axis] == 0 for axis in axes):
+        return _filled(x, axes, keep, torch.inf)
+    return x.amin(axes, keepdim=keep)
+
+
+def _filled(x: Tensor, axes: tuple[int, ...], keep: bool, value: float) -> Tensor:
+    if not x.dtype.is_floating_point:
+        limits = torch.iinfo(x.dtype)
+        value = limits.min if value < 0 else limits.max
+    shape = _sum(x, axes, keep).shape
+    return torch.full(shape, value, dtype=x.dtype, device=x.device)
+
+
 _REDUCTIONS: dict[str, _Reduction] = {
     "SUM": _sum,
     "PROD": _product,
-    "MAX": lambda x, axes, keep: x.amax(axes, keepdim=keep),
-    "MIN": lambda x, axes, keep: x.amin(axes, keepdim=keep),
+    "MAX": _maximum,
+    "MIN": _minimum,
     "AVG": _average,
 }
 
