@@ -98,7 +98,8 @@ def _contiguous(tracer: Tracer, original: Any) -> Any:
         self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
     ) -> torch.Tensor:
         if not _is_uncertain(tracer, self) or memory_format != torch.contiguous_format:
-            return original(self, memory_format=memory_format)
+            result: torch.Tensor = original(self, memory_format=memory_format)
+            return result
         return _copy(tracer, self)
 
     return contiguous
@@ -108,7 +109,8 @@ def _reshape(tracer: Tracer, original: Any) -> Any:
     @functools.wraps(original)
     def reshape(self: torch.Tensor, *shape: Any, **kwargs: Any) -> torch.Tensor:
         if not _is_uncertain(tracer, self):
-            return original(self, *shape, **kwargs)
+            result: torch.Tensor = original(self, *shape, **kwargs)
+            return result
         sizes = kwargs.get("shape", shape)
         sizes = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
         return _copy(tracer, self).view(*sizes)
