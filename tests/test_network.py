@@ -90,6 +90,14 @@ def test_constants_of_every_type(dtype: torch.dtype) -> None:
     assert torch.equal(made.run(result), weight)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_constants_without_elements(dtype: torch.dtype) -> None:
+    made, empty = Made(), torch.empty(3, 0, 4, dtype=dtype)
+    result = made.run(made.net.add_concatenation([made.net.constant(empty)] * 2, 1))
+    assert result.shape == (3, 0, 4)
+    assert result.dtype == dtype
+
+
 def test_ranks_are_aligned_from_the_right(made: Made) -> None:
     result = made.net.add_elementwise(torch.arange(4.0), made.x, "SUM")
     assert torch.equal(made.run(result), torch.arange(4.0) + X)
@@ -101,8 +109,6 @@ def test_what_tensorrt_refuses_raises_with_its_words(made: Made) -> None:
         made.net.add_elementwise(made.x, torch.ones(5), "SUM")
     with pytest.raises(ConversionError, match="TensorRT"):
         made.net.add_topk(made.x, "MAX", 5000, 2)
-    with pytest.raises(ConversionError, match="without elements"):
-        made.net.constant(torch.empty(0, 3))
 
 
 def test_an_attribute_that_tensorrt_ignores_raises(made: Made) -> None:

@@ -211,15 +211,22 @@ class NetworkCore:
     def _add_constant(
         self, x: torch.Tensor, dtype: torch.dtype, sizes: tuple[int, ...]
     ) -> NetworkTensor:
-        if 0 in sizes:
-            raise ConversionError(f"TensorRT has no constants without elements: shape {sizes}")
         dtypes.to_trt(dtype)  # raises where TensorRT has no such type
+        if 0 in sizes:
+            return self._add_empty(dtype, sizes)
         # TensorRT has int8 and uint8 constants for quantization only.
         stored = torch.int32 if dtype in (torch.int8, torch.uint8) else dtype
         data = self.weight(x, stored)
         layer = self.add("add_constant", sizes, data)
         if isinstance(data, trt.Weights):
             self.weights[layer.name] = self._alive[-1].reshape(sizes)
+        return self.cast(self.result(layer), dtype)
+
+    def _add_empty(self, dtype: torch.dtype, sizes: tuple[int, ...]) -> NetworkTensor:
+        """Add a constant without elements: TensorRT has none, but has slices without elements."""
+        larger = tuple(size or 1 for size in sizes)
+        one = self._add_constant(torch.zeros(larger, dtype=torch.int32), torch.int32, larger)
+        layer = self.add("add_slice", one, (0,) * len(sizes), sizes, (1,) * len(sizes))
         return self.cast(self.result(layer), dtype)
 
     def weight(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
