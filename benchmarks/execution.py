@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
+import statistics
 from collections.abc import Callable
 
 import torch
@@ -11,7 +10,7 @@ import torchvision
 from torch import nn
 
 import t2t
-from benchmarks.measure import Figures, Row, in_new_process, medians, peak_growth
+from benchmarks.measure import REPEATS, Figures, Row, medians, peak_growth
 
 SLOWER = 1.2
 LARGER = 1.5
@@ -54,28 +53,17 @@ def figures() -> list[Figures]:
     )
     peaks = Figures(
         "Reference executor: peak memory of one run",
-        "How far the process's memory rises above what it holds before (weights are there). "
-        "A new process each time.",
+        "How far the process's memory rises above what it holds before; the weights are there.",
         "reference",
         "eager",
     )
     for name in MODELS:
-        ours, theirs = medians(*pair(name))
+        reference, eager = pair(name)
+        ours, theirs = medians(reference, eager)
         times.rows.append(Row.within(name, ours, theirs, SLOWER))
         ours, theirs = (
-            in_new_process("benchmarks.execution", name, way) for way in ("reference", "eager")
+            statistics.median(peak_growth(task) for _ in range(REPEATS))
+            for task in (reference, eager)
         )
         peaks.rows.append(Row.within(name, ours, theirs, LARGER, unit="B"))
     return [times, peaks]
-
-
-@torch.no_grad()
-def main(name: str, way: str) -> None:
-    reference, eager = pair(name)
-    task = reference if way == "reference" else eager
-    task()  # the first run prepares the weights, and PyTorch its kernels
-    print(json.dumps(peak_growth(task)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
