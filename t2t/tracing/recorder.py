@@ -293,7 +293,7 @@ class Recorder:
         call = self._call(name, converter, args, kwargs)
         if converter is None:
             call.problem = UnsupportedOperatorError(NO_CONVERTER.format(name=name))
-        output = self._run(function, *plain)
+        output = self._run((converter and converter.meta) or function, *plain)
         self.graph.calls.append(call)
         call.output = output
         index = iter(range(1 << 30))
