@@ -79,16 +79,17 @@ def megabytes(value: float) -> str:
 def medians(*tasks: Task, repeats: int = REPEATS) -> list[float]:
     """Time several tasks in turn, so that each meets the same machine; medians in seconds.
 
-    Each runs once more before, untimed.
+    The seconds are of the processor, in all threads of this process: other programs on the machine
+    change them little. Each task runs once more before, untimed.
     """
     times: list[list[float]] = [[] for _ in tasks]
     for task in tasks:
         task()
     for _ in range(repeats):
         for task, taken in zip(tasks, times, strict=True):
-            started = time.perf_counter()
+            started = time.process_time()
             task()
-            taken.append(time.perf_counter() - started)
+            taken.append(time.process_time() - started)
     return [statistics.median(taken) for taken in times]
 
 
