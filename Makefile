@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.t2t-ready
 
-.PHONY: demo test lint types check format bench conformance sweep-operators clean
+.PHONY: demo test lint types check format bench conformance sweep-operators sweep clean
 .DEFAULT_GOAL := test
 
 # IMAGE=photo.jpg runs the demo on another picture.
