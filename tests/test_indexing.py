@@ -8,7 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from t2t.precision import Policy
 from tests.cases import OpCase, ids, integers, run_case, uniform
+
+W3 = torch.linspace(-1, 1, 9).reshape(3, 3)
+FP16: dict[str, Any] = {
+    "policy": Policy(torch.float16),
+    "rtol": 2e-2,
+    "atol": 2e-2,
+    "reason": "half precision, compared with float32",
+}
+BYTES = integers(4, 5, 3, high=256, dtype=torch.uint8)
 
 SLICES = [
     OpCase("slice", lambda x: x[:, 1:3], [(2, 5, 3)], layers=1),
@@ -120,7 +130,7 @@ EMBEDDINGS = [
     ),
     OpCase(
         "max-norm", lambda i: MAX_NORM(i), [integers(2, 3)],
-        raises="parameter or buffer|embedding_renorm",
+        raises="keeps no state",
     ),
 ]  # fmt: skip
 
@@ -258,6 +268,19 @@ SCATTERS = [
     OpCase("fill", lambda x: x.fill_(2.5), [(2, 5)]),
     OpCase("fill-tensor", lambda x, y: x.fill_(y[0]), [(2, 5), (3,)]),
     OpCase("zero", lambda x: x.zero_(), [(2, 5)]),
+    OpCase("slice-fp16", lambda x: (x @ W3)[:, 1:], [(2, 3)], **FP16),
+    OpCase("index-fp16", lambda x: (x @ W3)[[1, 0], [0, -1]], [(2, 3)], **FP16),
+    OpCase(
+        "write-fp16", lambda x: put(x @ W3, (slice(None), slice(0, 3, 2)), x[:, :2]), [(2, 3)],
+        **FP16,
+    ),
+    OpCase("write-half-fp16", lambda x: put(x, 0, (x @ W3)[1]), [(2, 3)], **FP16),
+    OpCase("mask-fp16", lambda x: put(x @ W3, x > 0, 0.5), [(2, 3)], **FP16),
+    OpCase(
+        "add-up-fp16", lambda x: (x @ W3).index_add(0, torch.tensor([1, 1]), x), [(2, 3)], **FP16,
+    ),
+    OpCase("scatter-add-fp16", lambda x: (x @ W3).scatter_add(1, SAME % 3, x), [(2, 3)], **FP16),
+    OpCase("uint8", lambda x: (x[:, 1:], x[:, [0, -1]], put(x, 0, x[1])), [BYTES]),
 ]  # fmt: skip
 
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from t2t.precision import Policy
 from tests.cases import OpCase, ids, integers, run_case, uniform
 
 HALF = uniform(2, 3, dtype=torch.float16)
+
+W3 = torch.linspace(-1, 1, 9).reshape(3, 3)
+FP16: dict[str, Any] = {
+    "policy": Policy(torch.float16),
+    "rtol": 2e-2,
+    "atol": 2e-2,
+    "reason": "half precision, compared with float32",
+}
 
 JOINS = [
     OpCase("cat", lambda x, y: torch.cat([x, y]), [(2, 3), (4, 3)], layers=1),
@@ -32,6 +43,9 @@ JOINS = [
     OpCase("hstack", lambda x, y: torch.hstack([x, y]), [(2, 3), (2, 1)]),
     OpCase("dstack", lambda x, y: torch.dstack([x, y]), [(2, 3), (2, 3)]),
     OpCase("column-stack", lambda x, y: torch.column_stack([x, y]), [(3,), (3,)]),
+    OpCase("cat-fp16", lambda x: torch.cat([x @ W3, x], 1), [(2, 3)], **FP16),
+    OpCase("stack-fp16", lambda x: torch.stack([x, x @ W3], 1), [(2, 3)], **FP16),
+    OpCase("roll-fp16", lambda x: (x @ W3).roll(1, 1).flip(0).repeat(2, 1), [(2, 3)], **FP16),
 ]  # fmt: skip
 
 CUTS = [

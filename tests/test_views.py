@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from tests.cases import OpCase, ids, run_case
+from t2t.precision import Policy
+from tests.cases import OpCase, ids, integers, run_case
 
 TOKEN = torch.randn(1, 1, 4)
+
+W3 = torch.linspace(-1, 1, 9).reshape(3, 3)
+FP16: dict[str, Any] = {
+    "policy": Policy(torch.float16),
+    "rtol": 2e-2,
+    "atol": 2e-2,
+    "reason": "half precision, compared with float32",
+}
+BYTES = integers(4, 5, 3, high=256, dtype=torch.uint8)
 
 CASES = [
     OpCase("view", lambda x: x.view(2, 12), [(2, 3, 4)], layers=1),
@@ -126,6 +138,10 @@ CASES = [
         "as-strided-outside", lambda x: x[1].as_strided((2, 2), (5, 1), 0), [(2, 5)],
         raises="outside",
     ),
+    OpCase("fp16", lambda x: (x @ W3).t().reshape(2, 3).expand(4, 2, 3), [(2, 3)], **FP16),
+    OpCase("uint8", lambda x: x.permute(2, 0, 1).float() / 255, [BYTES]),
+    OpCase("uint8-stays", lambda x: x.permute(2, 0, 1), [BYTES]),
+    OpCase("bool", lambda x: (x > 0).t().reshape(3, 2), [(2, 3)]),
 ]  # fmt: skip
 
 

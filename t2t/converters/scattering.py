@@ -10,6 +10,7 @@ import torch
 from t2t.converters._arguments import positive_dim
 from t2t.converters._places import MASKS, bounded, integer_indices, places, wrapped
 from t2t.converters.accumulating import accumulated
+from t2t.converters.casts import converted
 from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
@@ -40,13 +41,18 @@ def copy(
 ) -> NetworkTensor:
     """Convert to the source, cast and broadcast as the target is."""
     del non_blocking
-    return net.expand(net.tensor(src, self.dtype), net.output.shape)
+    return net.expand(_as(net, src, self.dtype), net.output.shape)
 
 
 @converter("aten::fill", meta=_like_first)
 def fill(net: Network, self: torch.Tensor, value: Any) -> NetworkTensor:
     """Convert to the value, cast and repeated as the target is."""
-    return net.expand(net.tensor(value, self.dtype), net.output.shape)
+    return net.expand(_as(net, value, self.dtype), net.output.shape)
+
+
+def _as(net: Network, x: Any, dtype: torch.dtype) -> NetworkTensor:
+    """Give what is written in the dtype of what it is written to."""
+    return converted(net, x, dtype) if net.is_traced(x) else net.tensor(x, dtype)
 
 
 @converter("aten::zero", meta=_like_first)
@@ -70,7 +76,7 @@ def slice_scatter(
     axis = positive_dim(dim, self.ndim)
     size = self.shape[axis]
     first = bounded("start", 0 if start is None else start, size)
-    part = net.tensor(src, self.dtype)
+    part = _as(net, src, self.dtype)
     if step != 1:
         return _strided(net, self, part, axis, first, step, src.shape[axis])
     return replaced(net, self, part, axis, first, src.shape[axis])
@@ -83,7 +89,7 @@ def select_scatter(
     """Convert as a slice of size 1."""
     axis = positive_dim(dim, self.ndim)
     place = wrapped("index", index, self.shape[axis])
-    part = net.unsqueeze(net.tensor(src, self.dtype), [axis])
+    part = net.unsqueeze(_as(net, src, self.dtype), [axis])
     return replaced(net, self, part, axis, place, 1)
 
 

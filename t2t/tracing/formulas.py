@@ -122,6 +122,24 @@ def convolution(*args: Any) -> torch.Tensor:
     return result
 
 
+def searchsorted(
+    sorted_sequence: torch.Tensor,
+    self: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Count the boundaries below each value; torch's own search needs a loop."""
+    bounds = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    values = torch.as_tensor(self).unsqueeze(-1)
+    bounds = bounds.unsqueeze(-2) if bounds.ndim > 1 else bounds
+    # Negated, as NaN stands behind all numbers.
+    behind = bounds > values if right or side == "right" else bounds >= values
+    return (~behind).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
 FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.split.Tensor: split,
     aten.unsafe_split.Tensor: split,
@@ -132,6 +150,8 @@ FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.put.default: put,
+    aten.searchsorted.Tensor: searchsorted,
+    aten.searchsorted.Scalar: searchsorted,
     aten.native_batch_norm.default: native_batch_norm,
     aten._batch_norm_no_update.default: batch_norm_no_update,
 }
