@@ -186,6 +186,7 @@ COMPOSED = [
     OpCase("xlogy-scalar", lambda x: torch.xlogy(x, 3.0), [(2, 3)]),
     OpCase("heaviside", torch.heaviside, [SPECIAL, torch.tensor(0.5)]),
     OpCase("heaviside-int", torch.heaviside, [INTS, INTS]),
+    OpCase("heaviside-bool", torch.heaviside, [torch.tensor([True, False])] * 2),
     OpCase("logaddexp", torch.logaddexp, [(2, 5), (5,)]),
     OpCase("logaddexp2", torch.logaddexp2, [(2, 5), (5,)]),
     OpCase("ldexp", torch.ldexp, [(2, 5), integers(2, 5, low=-3, high=4)]),

@@ -243,6 +243,16 @@ SCATTERS = [
     ),
     OpCase("index-copy", lambda x, y: x.index_copy(1, torch.tensor([3, 0]), y), [(3, 5), (3, 2)]),
     OpCase("index-add", lambda x, y: x.index_add(1, torch.tensor([3, 0, 3]), y), [(3, 5), (3, 3)]),
+    OpCase("gather-nothing", lambda x: x.gather(0, torch.zeros(2, 0, dtype=torch.int64)), [(5,)]),
+    OpCase(
+        "index-add-bool", lambda x, y: x.index_add(0, torch.tensor([0, 2, 2]), y),
+        [integers(3, 4, high=2, dtype=torch.bool)] * 2,
+    ),
+    OpCase(
+        "scatter-add-bytes", lambda x, i, y: x.scatter_add(0, i, y),
+        [integers(3, 4, high=120, dtype=torch.int8), integers(3, 4, high=3),
+         integers(3, 4, high=120, dtype=torch.int8)],
+    ),
     OpCase(
         "index-add-alpha", lambda x, y: x.index_add(0, torch.tensor([1, 0]), y, alpha=2),
         [(3, 5), (2, 5)],

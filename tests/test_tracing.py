@@ -162,7 +162,11 @@ def mask(x: torch.Tensor) -> torch.Tensor:
     return x[x > 0]
 
 
-@pytest.mark.parametrize("function", [item, branch, to_numpy, to_list, mask])
+def sections(x: torch.Tensor) -> Any:
+    return x.tensor_split((x[0, 0] > 0).long().cumsum(0))
+
+
+@pytest.mark.parametrize("function", [item, branch, to_numpy, to_list, mask, sections])
 def test_what_needs_data_is_refused_with_the_line(function: Callable[..., Any]) -> None:
     line = function.__code__.co_firstlineno + 1
     with pytest.raises(

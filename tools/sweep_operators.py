@@ -51,9 +51,11 @@ LEFT_OUT = {
     }.items()
 }
 # What these patterns catch too, and TensorRT can have.
-TAKEN = ("__rand__", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "linalg.cross")
-TAKEN += ("linalg.diagonal", "linalg.vecdot", "linalg.vander", "linalg.matrix_power")
-TAKEN += ("linalg.multi_dot",)
+TAKEN = [
+    "__rand__",
+    *(f"linalg.{name}" for name in ("norm", "vector_norm", "matrix_norm", "matrix_power")),
+    *(f"linalg.{name}" for name in ("cross", "diagonal", "vecdot", "vander", "multi_dot")),
+]
 
 _HEAD = """# Converters, judged by PyTorch's own samples
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import positive_dim
+from t2t.converters._compute import binary, narrowed, working_dtype
 from t2t.converters._places import Places, count
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
@@ -54,12 +55,13 @@ def accumulated(
     places, number = count(indexed), count(found.shape)
     if places is None or number is None:
         raise UnsupportedOperatorError("adding up at indices along a dynamic dimension")
-    rows = net.reshape(updates, [number, *rest])
+    dtype = working_dtype(net.output.dtype)
+    rows = net.reshape(net.cast(updates, net.compute_dtype(dtype)), [number, *rest])
     if found.constant is not None:
         total = _by_table(net, _linear(found.constant, indexed), rows, places, rest)
     else:
         total = _by_comparison(net, found, indexed, rows, [number, places, *rest])
-    return net.add_elementwise(data, net.reshape(total, sizes), "SUM")
+    return binary(net, "SUM", data, net.reshape(total, sizes))
 
 
 def _linear(coordinates: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
@@ -160,8 +162,9 @@ def scatter_reduce(
     sizes = list(index.shape) or [1]
     places = list(self.shape or [1])[axis]
     _check_pairs([*sizes, places])
-    whole = part = net.tensor(self, rank=1)
-    source = net.tensor(src, self.dtype, rank=1)
+    dtype = working_dtype(self.dtype)
+    whole = part = net.tensor(self, dtype, rank=1)
+    source = net.tensor(src, dtype, rank=1)
     for other, size in enumerate(sizes):
         source = net.narrow(source, other, 0, size)
         if other != axis:
@@ -172,7 +175,8 @@ def scatter_reduce(
     result = _reduced(
         net, part, meets, net.unsqueeze(source, [axis + 1]), axis, reduce, include_self
     )
-    return net.reshape(_put_back(net, whole, result, axis, sizes), net.output.shape)
+    result = narrowed(net, _put_back(net, whole, result, axis, sizes), self.dtype)
+    return net.reshape(result, net.output.shape)
 
 
 def _reduced(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from t2t.converters._compute import binary, choose, is_negative
+from t2t.converters._compute import binary, choose, is_negative, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
@@ -65,7 +65,8 @@ def xlogy(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
 def heaviside(net: Network, self: TensorLike, values: TensorLike) -> NetworkTensor:
     """Convert to 0 below zero, 1 above it and ``values`` at it."""
     dtype = net.output.dtype
-    x = net.tensor(self, dtype)
-    above = net.add_elementwise(x, 0, "GREATER", dtype=dtype)
-    at = net.add_elementwise(x, 0, "EQUAL", dtype=dtype)
+    working = working_dtype(dtype)
+    x = net.tensor(self, working)
+    above = net.add_elementwise(x, 0, "GREATER", dtype=working)
+    at = net.add_elementwise(x, 0, "EQUAL", dtype=working)
     return choose(net, at, values, choose(net, above, 1, 0))

@@ -11,6 +11,7 @@ import torch
 from t2t.dtypes import is_supported
 from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.network import Network, Operation
+from t2t.shapes import static_size
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 
 __all__ = ["describe", "emit", "gaps"]
@@ -93,13 +94,27 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
         with net.operation(operation, call.converter.precision):
-            result = call.converter.function(net, *args, **kwargs)
+            result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except T2TError as error:
         raise located(error, call) from error
     except Exception as error:
         error.add_note(f"in the converter {call.converter.qualified_name}, {describe(call)}")
         raise
+
+
+def _without_elements(net: Network, call: Call) -> list[Any]:
+    """Give the results of a call where none of them has elements: nothing is computed for these."""
+    expected = [x for x in tree_leaves(call.output) if isinstance(x, torch.Tensor)]
+    if not all(0 in map(static_size, x.shape) and is_supported(x.dtype) for x in expected):
+        return []
+    shapes = [[static_size(size) for size in x.shape] for x in expected]
+    if any(None in shape for shape in shapes):
+        return []
+    return [
+        net.constant(torch.empty(shape, dtype=x.dtype))  # type: ignore[arg-type]
+        for x, shape in zip(expected, shapes, strict=True)
+    ]
 
 
 def _tensor(x: Any) -> Any:

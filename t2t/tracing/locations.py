@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["user_location"]
+__all__ = ["raised_location", "user_location"]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
@@ -38,3 +38,21 @@ def user_location(boundary: CodeType) -> Location | None:
             return Location(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
     return None
+
+
+def raised_location(error: BaseException, boundary: CodeType) -> Location | None:
+    """Find the line of the user's module that an exception came through last.
+
+    Args:
+        error: an exception that was raised while the function ran that runs the module.
+        boundary: code of that function.
+    """
+    found, inside = None, False
+    step: TracebackType | None = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if inside and not _is_hidden(code):
+            found = Location(code.co_filename, step.tb_lineno, code.co_qualname)
+        inside = inside or code is boundary
+        step = step.tb_next
+    return found

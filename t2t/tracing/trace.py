@@ -19,9 +19,10 @@ from t2t.errors import T2TError, UnsupportedOperatorError
 from t2t.shapes import Range
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
+from t2t.tracing.locations import raised_location
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
-from t2t.tracing.tracer import Tracer
+from t2t.tracing.tracer import NUMBERS, Tracer
 
 __all__ = ["Dimension", "trace"]
 
@@ -78,7 +79,11 @@ def trace(
         except T2TError:
             raise
         except Exception as error:
-            error.add_note(_note(tracer))
+            where = _where(tracer, error)
+            if "its data is not allocated yet" in str(error):
+                # torch itself looked for numbers, where it lets no mode see it.
+                raise UnsupportedOperatorError(f"{NUMBERS}{where}") from error
+            error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
         graph = tracer.graph
         if finish is not None:
@@ -110,12 +115,10 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _note(tracer: Tracer) -> str:
-    location = tracer.location()
-    where = f" in module {tracer.scopes[-1]!r}" if tracer.scopes[-1] else ""
-    return f"raised by the model itself, while t2t ran its forward pass{where}" + (
-        f" at {location}" if location else ""
-    )
+def _where(tracer: Tracer, error: BaseException) -> str:
+    location = raised_location(error, _forward.__code__)
+    at = f" at {location}" if location else ""
+    return f"{at} in module {tracer.scopes[-1]!r}" if tracer.scopes[-1] else at
 
 
 class _Inputs:

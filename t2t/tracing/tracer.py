@@ -27,7 +27,12 @@ from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
 
-__all__ = ["Tracer"]
+__all__ = ["NUMBERS", "Tracer"]
+
+NUMBERS = (
+    "the model needs the value of a tensor that depends on its input (.item(), float(x), "
+    "if x > 0, ...), which an engine cannot give to Python; use torch.where"
+)
 
 
 class Tracer(Mutations):
@@ -88,13 +93,7 @@ class Tracer(Mutations):
             if not random and not has_symbol((args, tuple(kwargs.values()))):
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
-            raise self.located(
-                UnsupportedOperatorError(
-                    "the model needs the value of a tensor that depends on its input (.item(), "
-                    "float(x), if x > 0, ...), which an engine cannot give to Python; "
-                    "use torch.where"
-                )
-            )
+            raise self.located(UnsupportedOperatorError(NUMBERS))
         if operator in DECISIONS:
             DECISIONS[operator](*args, **kwargs)
         if info.mutated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -31,9 +32,10 @@ def _gather_default(data: Tensor, indices: Tensor, axis: int, shared: int) -> Te
 
 def _gather_nd(data: Tensor, indices: Tensor, axis: int, shared: int) -> Tensor:  # noqa: ARG001  one signature for the three modes
     batch = data.shape[:shared]
-    flat = data.reshape(-1, *data.shape[shared:])
-    index = indices.long().reshape(flat.shape[0], -1, indices.shape[-1])
-    depth = indices.shape[-1]
+    # Sizes are written out: -1 is ambiguous where there are no elements.
+    count, depth = math.prod(batch), indices.shape[-1]
+    flat = data.reshape(count, *data.shape[shared:])
+    index = indices.long().reshape(count, math.prod(indices.shape[shared:-1]), depth)
     rows = torch.arange(flat.shape[0], device=data.device).unsqueeze(1)
     taken = flat[(rows, *(_wrapped(index[..., d], flat.shape[d + 1]) for d in range(depth)))]
     return taken.reshape((*batch, *indices.shape[shared:-1], *flat.shape[1 + depth :]))
