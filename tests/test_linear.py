@@ -19,7 +19,7 @@ def weight(*shape: int) -> torch.Tensor:
 
 
 W, BIAS, ROW = weight(5, 4), weight(5), weight(4)
-TENSOR = weight(5, 3, 4)
+TENSOR, INTEGERS = weight(5, 3, 4), torch.arange(20).reshape(5, 4)
 RIGHT, LEFT = weight(4, 6), weight(6, 2)
 
 
@@ -86,6 +86,7 @@ CASES = [
     OpCase(
         "matmul-int", lambda x, y: x @ y, [integers(2, 3, 4, low=-9), integers(4, 5, low=-9)]
     ),
+    OpCase("linear-int", lambda x: F.linear(x, INTEGERS), [integers(2, 3, 4, low=-9)]),
     OpCase("matmul-int-vector", lambda x: x @ x, [integers(4, low=-9)]),
     OpCase("matmul-fp16", torch.matmul, [(3, 4), (4, 2)], policy=FP16, **HALF),
     OpCase("mm", torch.mm, [(3, 4), (4, 2)], layers=1),

@@ -32,17 +32,17 @@ def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> Ne
     if net.dtype_of(left).is_floating_point:
         z = net.add_matrix_multiply(left, right, "NONE", op1)
     else:
-        z = _integer_product(net, *net.aligned([left, right]), op1)
+        z = _integer_product(net, left, right, op1)
     return squeeze(net, z, [rank - 2] * rows + [rank - 1] * columns)
 
 
 def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> NetworkTensor:
     """(*, m, k) by (*, k, n): TensorRT multiplies matrices of floats only."""
-    a = net.unsqueeze(a, [len(a.shape)])
-    b = net.unsqueeze(b, [len(b.shape) - 2])
+    rank = max(len(a.shape), len(b.shape))
+    a, b = net.tensor(a, rank=rank), net.tensor(b, rank=rank)
+    a, b = net.unsqueeze(a, [rank]), net.unsqueeze(b, [rank - 2])
     if op1 == "TRANSPOSE":
-        rank = len(b.shape)
-        b = net.transpose(b, [*range(rank - 3), rank - 1, rank - 3, rank - 2])
+        b = net.transpose(b, [*range(rank - 1), rank, rank - 1])
     terms = net.add_elementwise(a, b, "PROD")
     return net.add_reduce(terms, "SUM", len(terms.shape) - 2, keep_dims=False)
 

@@ -116,13 +116,14 @@ def _dynamic_places(
 ) -> NetworkTensor:
     """Compute in the network, and in float32 as torch does, which elements are taken."""
     with net.precision("sensitive"):
-        step: Any = None if scale is None else net.tensor(1.0 / scale, torch.float32, 1)
-        sizes = [net.tensor(size, torch.float32, 1) for size in (length, count)]
-        if step is None:
-            step = net.add_elementwise(*sizes, "DIV")
+        size = net.tensor(length, torch.float32, 1)
+        if scale is None:
+            step = net.add_elementwise(size, net.tensor(count, torch.float32, 1), "DIV")
+        else:
+            step = net.tensor(1.0 / scale, torch.float32, 1)
         index = net.add_linspace([count], 0.5 if exact else 0.0, 1.0, torch.float32)
         index = net.add_unary(net.add_elementwise(index, step, "PROD"), "FLOOR")
-        last = net.add_elementwise(sizes[0], net.tensor(1.0, torch.float32, 1), "SUB")
+        last = net.add_elementwise(size, net.tensor(1.0, torch.float32, 1), "SUB")
         return net.add_cast(net.add_elementwise(index, last, "MIN"), torch.int32)
 
 
@@ -134,11 +135,11 @@ def _strided(
     for axis, indices in places.items():
         if not isinstance(indices, torch.Tensor):
             return None
-        steps = indices.diff().unique()
+        steps = set(indices.diff().tolist())
         if len(steps) > 1:
             return None
         start[axis], shape[axis] = int(indices[0]), len(indices)
-        stride[axis] = int(steps[0]) if len(steps) else 1
+        stride[axis] = steps.pop() if steps else 1
     return net.add_slice(x, start, shape, stride)
 
 
@@ -183,7 +184,7 @@ def resize_smooth(
     before, after = input.shape, net.output.shape
     if same_sizes(before, after) and all(s in (None, 1.0) for s in scales):
         return x
-    modes = {
+    modes: dict[str, Any] = {
         "mode": "CUBIC" if mode == "bicubic" else "LINEAR",
         "coordinates": "ALIGN_CORNERS" if align_corners else "HALF_PIXEL",
         "cubic_coefficient": -0.75 if mode == "bicubic" else None,
