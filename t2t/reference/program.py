@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from t2t.errors import CheckpointError, ShapeError
-from t2t.reference import state
+from t2t.reference import drawing, page, state, text
 from t2t.reference.executor import Executor
 from t2t.reference.layer import Layer, TensorInfo
 
@@ -127,6 +127,19 @@ class Program:
         except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{path} is no saved program: {error}") from error
         return cls.from_state(entries)
+
+    def to_dot(self) -> str:
+        """Draw the network in Graphviz's language, with a frame around each module."""
+        return drawing.to_dot(drawing.graph_of(self.inputs, self.outputs, self.layers))
+
+    def to_html(self) -> str:
+        """Draw the network as one page of HTML that needs no other file and no script."""
+        graph = drawing.graph_of(self.inputs, self.outputs, self.layers)
+        return page.to_html(graph, f"{len(self.layers)} layers, made by {self.version}")
+
+    def __str__(self) -> str:
+        """One line for each layer: name, kind, unusual attributes, type, shape, inputs."""
+        return text.describe(self.inputs, self.outputs, self.layers)
 
     def __repr__(self) -> str:
         return (

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2t.errors import UnsupportedLayerError
+from t2t.reference.axes import ints
 from t2t.reference.datatypes import wide
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import ints
 from t2t.reference.layers.quantization import quantized
 from t2t.reference.registry import Kernel, layer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from t2t.reference.axes import ints
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import ints
 from t2t.reference.registry import Kernel, layer
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2t.reference.axes import axes_of_mask
 from t2t.reference.datatypes import wide
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import axes_of_mask
 from t2t.reference.registry import Kernel, layer
 
 
@@ -29,6 +31,9 @@ def normalization(ready: Ready) -> Kernel:
             return F.layer_norm(
                 wide(x), shape, wide(scale).reshape(shape), wide(bias).reshape(shape), epsilon
             ).to(dtype)
+        if not x.numel():
+            # Without elements there is no mean, of which torch warns.
+            return x.to(dtype)
         data = wide(x)
         if groups > 1:
             data = data.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
@@ -48,4 +53,4 @@ def normalization(ready: Ready) -> Kernel:
 
 def _is_trailing(axes: tuple[int, ...], x: Tensor, scale: Tensor) -> bool:
     first = axes[0]
-    return axes == tuple(range(first, x.dim())) and scale.numel() == x[(0,) * first].numel()
+    return axes == tuple(range(first, x.dim())) and scale.numel() == math.prod(x.shape[first:])

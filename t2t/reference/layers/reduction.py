@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from t2t.reference.axes import axes_of_mask, ints
 from t2t.reference.datatypes import wide
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import axes_of_mask, ints
 from t2t.reference.registry import Kernel, layer
 
 _Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]

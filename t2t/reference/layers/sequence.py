@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from t2t.reference.axes import ints
 from t2t.reference.datatypes import wide
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import ints
 from t2t.reference.registry import Kernel, layer
 
 

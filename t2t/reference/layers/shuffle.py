@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2t.reference.axes import ints
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import ints
 from t2t.reference.registry import Kernel, layer
 
 

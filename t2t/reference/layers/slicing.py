@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from t2t.errors import ShapeError
+from t2t.reference.axes import ints
 from t2t.reference.layer import Ready
-from t2t.reference.layers.axes import ints
 from t2t.reference.registry import Kernel, layer
 
 

@@ -1,0 +1,126 @@
+"""Programs as text: one line for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from t2t.reference.axes import axes_of_mask
+from t2t.reference.layer import Layer, TensorInfo
+
+__all__ = ["attribute_texts", "describe", "size_text", "type_text"]
+
+# Values that say nothing: TensorRT's defaults, and 0 or 1 in every place of a list.
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "alpha": (0.0,),
+    "average_count_excludes_padding": (True,),
+    "axis": (-1,),
+    "beta": (0.0,),
+    "blend_factor": (0.0,),
+    "causal_kind": ("NONE",),
+    "channel_axis": (1,),
+    "coordinate_transformation": ("ASYMMETRIC",),
+    "cubic_coeff": (-0.75,),
+    "dilation_nd": (1,),
+    "exclude_outside": (False, 0),
+    "exclusive": (False,),
+    "indices_type": ("INT32",),
+    "is_v2": (True, False),
+    "key_value_form": ("PADDED_BHND",),
+    "mode": ("STRICT_BOUNDS", "DEFAULT", "CHANNEL"),
+    "name": (),
+    "nearest_rounding": ("FLOOR",),
+    "norm_op": ("SOFTMAX",),
+    "normalization_quantize_to_type": ("FLOAT",),
+    "num_elementwise_dims": (0,),
+    "num_groups": (1,),
+    "padding_mode": ("EXPLICIT_ROUND_DOWN",),
+    "post_padding": (0,),
+    "pre_padding": (0,),
+    "query_form": ("PADDED_BHND",),
+    "reverse": (False,),
+    "selector_for_single_pixel": ("FORMULA",),
+    "shape": (),
+    "stride": (1,),
+    "stride_nd": (1,),
+    "to_type": (),
+    "update_form": ("PADDED_BHND",),
+    "zero_is_placeholder": (True, False),
+}
+_TYPES = {"FLOAT": "fp32", "HALF": "fp16"}
+# A constant's shape and a cast's type stand at the end of the line anyway.
+_TOLD = {("CONSTANT", "shape"), ("FILL", "shape")}
+
+
+def describe(
+    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer]
+) -> str:
+    """Give the inputs, one line for each layer, and the outputs."""
+    lines = [f"input {info.name}: {_info(info)}" for info in inputs]
+    width = min(max((len(layer.name) for layer in layers), default=0), 48)
+    for layer in layers:
+        made = ", ".join(
+            f"{type_text(kind)}{size_text(shape)}"
+            for kind, shape in zip(layer.types, layer.shapes, strict=True)
+        )
+        attributes = ", ".join(attribute_texts(layer))
+        call = f"{layer.kind}({attributes})" if attributes else layer.kind
+        given = ", ".join(name if name is not None else "-" for name in layer.inputs)
+        lines.append(f"{layer.name:<{width}} {call} -> {made}" + (f" <- {given}" if given else ""))
+    lines += [f"output {info.name}: {_info(info)}" for info in outputs]
+    return "\n".join(lines)
+
+
+def attribute_texts(layer: Layer) -> list[str]:
+    """Give the attributes that differ from their default, each as "name=value"."""
+    return [
+        f"{name}={_value(_readable(name, value))}"
+        for name, value in layer.attributes.items()
+        if not _says_nothing(layer.kind, name, value)
+    ]
+
+
+def _readable(name: str, value: Any) -> Any:
+    """Give a bit mask as its axes, and of TensorRT's eight places those that are used."""
+    if name == "axes" and isinstance(value, int):
+        return list(axes_of_mask(value))
+    if name in ("first_transpose", "second_transpose"):
+        used = next(
+            (k for k in range(1, 9) if sorted(value[:k]) == list(range(k)) and not any(value[k:])),
+            len(value),
+        )
+        return value[:used]
+    return value
+
+
+def _says_nothing(kind: str, name: str, value: Any) -> bool:
+    if value is None or value in ([], "") or (kind, name) in _TOLD:
+        return True
+    if name in ("first_transpose", "second_transpose"):
+        return bool(value == list(range(len(value))))
+    if name in ("to_type", "name"):
+        return True
+    defaults = _DEFAULTS.get(name, ())
+    if isinstance(value, list):
+        return all(item in defaults for item in value)
+    return value in defaults
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return "(" + ", ".join(_value(item) for item in value) + ")"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _info(info: TensorInfo) -> str:
+    return f"{str(info.dtype).removeprefix('torch.')}{size_text(info.shape)}"
+
+
+def type_text(kind: str) -> str:
+    """Give the short name of a TensorRT type: fp32, fp16, bf16, int8."""
+    return _TYPES.get(kind, kind.lower())
+
+
+def size_text(shape: Sequence[int] | None) -> str:
+    """Give a shape as "[-1, 3, 8, 8]"."""
+    return "[?]" if shape is None else str(list(shape))
