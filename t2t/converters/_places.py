@@ -140,12 +140,12 @@ def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | No
     """
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     used = [index for index in indices if index is not None]
-    shape = tuple(torch.broadcast_shapes(*(index.shape for index in used)))
+    shape = tuple(torch.broadcast_shapes(*(index.shape for index in used)))  # type: ignore[no-untyped-call]
     numbers = [wrapped_tensor(net, i, self.shape[a]) for a, i in zip(axes, used, strict=True)]
     constant = None
-    if all(isinstance(number, torch.Tensor) and not net.is_traced(number) for number in numbers):
-        spread = torch.broadcast_tensors(*(number.long() for number in numbers))  # type: ignore[union-attr]
-        constant = torch.stack(spread, -1)
+    known = [n.long() for n in numbers if isinstance(n, torch.Tensor) and not net.is_traced(n)]
+    if len(known) == len(numbers):
+        constant = torch.stack(torch.broadcast_tensors(*known), -1)  # type: ignore[no-untyped-call]
         coordinates = net.tensor(constant)
     else:
         columns = [

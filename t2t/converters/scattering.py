@@ -165,9 +165,10 @@ def index_put(
     accumulate: bool = False,
 ) -> NetworkTensor:
     """Convert to a choice by a mask, or to one scatter layer of points."""
-    masks = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(masks) == 1 and net.is_traced(mask := indices[masks[0]]) and mask.dtype in MASKS:
-        return _put_by_mask(net, self, masks[0], mask, values, accumulate)
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    axis, first = given[0]
+    if len(given) == 1 and net.is_traced(first) and first.dtype in MASKS:
+        return _put_by_mask(net, self, axis, first, values, accumulate)
     numbers = integer_indices(net, self, indices)
     found = places(net, self, numbers)
     rank = len(found.shape) + self.ndim - found.count

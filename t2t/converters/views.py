@@ -115,9 +115,7 @@ def diagonal(
 
 
 @converter("aten::unfold")
-def unfold(
-    net: Network, self: torch.Tensor, dimension: int, size: int, step: int
-) -> NetworkTensor:
+def unfold(net: Network, self: torch.Tensor, dimension: int, size: int, step: int) -> NetworkTensor:
     """Convert to a reshape where windows do not overlap, else to one gather layer of windows."""
     if self.ndim == 0:
         return net.reshape(self, net.output.shape)

@@ -112,7 +112,7 @@ def put(
 ) -> torch.Tensor:
     """Write into the flattened tensor."""
     places, values = [index.reshape(-1)], source.reshape(-1)
-    flat = aten.index_put.default(self.reshape(-1), places, values, accumulate)
+    flat: torch.Tensor = aten.index_put.default(self.reshape(-1), places, values, accumulate)
     return flat.reshape(self.shape)
 
 

@@ -7,7 +7,7 @@ than it had in the model; element numbers mean the same for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ def _reshape(x: torch.Tensor, size: Any, stride: Any = None) -> torch.Tensor:
     return x.reshape(size)
 
 
-REPLAYED = {
+REPLAYED: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.view.default: _reshape,
     aten._unsafe_view.default: _reshape,
     aten._reshape_alias.default: _reshape,
