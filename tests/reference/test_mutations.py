@@ -30,15 +30,15 @@ REPEATED = {
     ("ATTENTION_INPUT", "name"): "a name",
     ("CUMULATIVE", "op"): "there is one operation",
     ("KV_CACHE_UPDATE", "cache_mode"): "there is one mode",
-    ("ATTENTION_INPUT", "query_form"): "packed sequences are refused: test_program.py",
-    ("ATTENTION_INPUT", "key_value_form"): "packed sequences are refused: test_program.py",
+    ("ATTENTION_INPUT", "query_form"): "packed sequences are refused: test_refusals.py",
+    ("ATTENTION_INPUT", "key_value_form"): "packed sequences are refused: test_refusals.py",
     ("CONDITIONAL_INPUT", "conditional"): "its tensors say what it belongs to",
     ("NORMALIZATION", "is_v2"): "the scale's shape",
 }
 # The length of a loop's output is its trip count; lengths of padded queries are not used.
 REPEATED_INPUTS = {("LOOP_OUTPUT", "1"), ("ATTENTION_INPUT", "5")}
 # Kinds whose attributes rows here cannot show, and where they are shown.
-ELSEWHERE = {"ASSERTION": "test_program.py", "CONDITION": "no attribute of its own"}
+ELSEWHERE = {"ASSERTION": "test_refusals.py", "CONDITION": "no attribute of its own"}
 
 # A count taken for a condition would keep its loop running for ever.
 ENDLESS = ("WHILE",)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from t2t.backend import trt
-from t2t.errors import CheckpointError, ShapeError, UnsupportedLayerError
+from t2t.errors import CheckpointError, ShapeError
 from t2t.reference import Program, TensorInfo, capture
 from tests.reference.rows import const, new_network, out
 
@@ -107,6 +107,17 @@ def test_an_overwritten_intermediate_is_not_seen_by_another_reader():
     assert torch.equal(raw, torch.full((4, 36), -27.0))
 
 
+def test_a_scale_without_weights_does_not_lead_to_the_input():
+    network = new_network()
+    x = network.add_input("x", trt.float32, (1, 2, 2, 2))
+    scale = network.add_scale_nd(x, trt.ScaleMode.UNIFORM, channel_axis=1)
+    network.mark_output(out(network.add_activation(out(scale), trt.ActivationType.RELU)))
+    given = -torch.ones(1, 2, 2, 2)
+    (result,) = capture(network).run([given]).values()
+    assert torch.equal(result, torch.zeros(1, 2, 2, 2))
+    assert torch.equal(given, -torch.ones(1, 2, 2, 2))
+
+
 def test_state_shares_the_weights_and_survives_a_file(tmp_path):
     program = capture(conv_net(np.random.default_rng(1).random((4, 3, 3, 3), np.float32)))
     state = program.to_state()
@@ -185,84 +196,6 @@ def test_bfloat16_constants_are_read_from_memory_or_given():
     other = torch.tensor([7.0, 8.0, 9.0]).bfloat16()
     (result,) = capture(network, {"weights": other}).run([]).values()
     assert torch.equal(result, other.float())
-
-
-def test_unknown_kinds_are_refused_by_name_and_version():
-    program = capture(conv_net())
-    layers = list(program.layers)
-    layers[1] = type(layers[1])(
-        kind="TELEPORT",
-        name="net/new",
-        attributes={},
-        inputs=layers[1].inputs,
-        outputs=layers[1].outputs,
-        types=layers[1].types,
-        shapes=layers[1].shapes,
-    )
-    later = Program(program.inputs, program.outputs, layers, program.version)
-    with pytest.raises(UnsupportedLayerError, match=r"'net/new' is of kind TELEPORT.*tensorrt"):
-        later.run([torch.ones(1, 3, 8, 8)])
-
-
-def test_a_mixture_of_experts_is_refused_by_name():
-    network = new_network()
-    x = network.add_input("x", trt.float16, (2, 3, 16))
-    chosen = network.add_input("chosen", trt.int32, (2, 3, 2))
-    scores = network.add_input("scores", trt.float16, (2, 3, 2))
-    shapes = ((4, 16, 32), (4, 16, 32), (4, 32, 16))
-    weights = [network.add_input(f"w{i}", trt.float16, shape) for i, shape in enumerate(shapes)]
-    experts = network.add_moe(x, chosen, scores)
-    experts.set_gated_weights(*weights, trt.MoEActType.SILU)
-    experts.name = "experts"
-    network.mark_output(out(experts))
-    with pytest.raises(UnsupportedLayerError, match="'experts' is of kind MOE"):
-        capture(network)
-
-
-def test_packed_attention_is_refused_by_name():
-    network = new_network()
-    q, k, v = (network.add_input(name, trt.float32, (5, 4, 8)) for name in "qkv")
-    lengths = network.add_input("lengths", trt.int32, (3,))
-    layer = network.add_attention_v2(
-        q, k, v, trt.AttentionNormalizationOp.SOFTMAX, trt.CausalMaskKind.NONE
-    )
-    for side in ("query", "key_value"):
-        setattr(layer, f"{side}_form", trt.AttentionIOForm.PACKED_NHD)
-        setattr(layer, f"{side}_lengths", lengths)
-    network.mark_output(layer.get_output(0))
-    program = capture(network)
-    given = [torch.ones(5, 4, 8)] * 3 + [torch.tensor([0, 2, 5], dtype=torch.int32)]
-    with pytest.raises(UnsupportedLayerError, match="packed sequences"):
-        program.run(given)
-
-
-def test_an_assertion_says_its_message():
-    network = new_network()
-    x = network.add_input("x", trt.float32, (-1,))
-    size = out(network.add_shape(x))
-    holds = network.add_elementwise(
-        size, const(network, [3], np.int64), trt.ElementWiseOperation.EQUAL
-    )
-    network.add_assertion(out(holds), "x must have three elements")
-    network.mark_output(out(network.add_identity(x)))
-    program = capture(network)
-    assert (
-        program.run([torch.ones(3)])["(Unnamed Layer* 4) [Identity]_output"].tolist() == [1.0] * 3
-    )
-    with pytest.raises(ShapeError, match="x must have three elements"):
-        program.run([torch.ones(4)])
-
-
-def test_errors_of_torch_name_the_layer():
-    network = new_network()
-    a = network.add_input("a", trt.float32, (-1, 4))
-    b = network.add_input("b", trt.float32, (-1, 4))
-    layer = network.add_elementwise(a, b, trt.ElementWiseOperation.SUM)
-    layer.name = "net/sum"
-    network.mark_output(out(layer))
-    with pytest.raises(RuntimeError) as caught:
-        capture(network).run([torch.ones(2, 4), torch.ones(3, 4)])
-    assert caught.value.__notes__ == ["in layer 'net/sum' (ELEMENTWISE)"]
 
 
 def test_threads_share_a_program():

@@ -17,7 +17,13 @@ def scale(ready: Ready) -> Kernel:
     mode, axis = ready.attributes["mode"], ready.attributes["channel_axis"]
     weights = {name: wide(value) for name, value in ready.weights.items()}
     dtype = ready.dtype
-    channels = mode == "CHANNEL" and set(weights) == {"shift", "scale"}
+    # Batch norm of mean 0 and variance 1 is x * scale + shift in one pass.
+    plain = mode == "CHANNEL" and axis == 1 and set(weights) == {"shift", "scale"}
+    zeros, ones = (
+        (torch.zeros_like(weights["shift"]), torch.ones_like(weights["shift"]))
+        if plain
+        else (None, None)
+    )
 
     def shaped(x: Tensor, name: str) -> Tensor:
         value = weights[name]
@@ -29,13 +35,12 @@ def scale(ready: Ready) -> Kernel:
 
     def kernel(x: Tensor) -> Tensor:
         result = wide(x)
-        if channels and axis == 1:
-            # Batch norm of mean 0 and variance 1 is x * scale + shift in one pass.
-            mean = torch.zeros_like(weights["shift"])
-            result = F.batch_norm(
-                result, mean, mean + 1, weights["scale"], weights["shift"], training=False, eps=0.0
-            )
-            return result.to(dtype)
+        if plain:
+            scale, shift = weights["scale"], weights["shift"]
+            return F.batch_norm(result, zeros, ones, scale, shift, eps=0.0).to(dtype)
+        if not weights:
+            # Never the input itself: what reads this may write into it.
+            return x.clone()
         if "scale" in weights:
             result = result * shaped(x, "scale")
         if "shift" in weights:
