@@ -102,7 +102,7 @@ CASES = [
     OpCase("captured", lambda q, k, v: CAPTURED(q, k, v, is_causal=True), QKV),
     OpCase("multihead", Heads(), [(2, 5, 8)]),
     OpCase(
-        "multihead-dynamic", Heads(), [(2, 5, 8)], dynamic=[{0: (2, 4), 1: (2, 9)}],
+        "multihead-dynamic", Heads(), [(2, 5, 8)], dynamic=[{0: (1, 4), 1: (1, 9)}],
         shapes=[(3, 7, 8)],
     ),
     OpCase(

@@ -23,7 +23,42 @@ BIAS, LONG_BIAS = weight(6), weight(12)
 # Transposed kernels are (C, K / groups, *window).
 T1, T2, T3 = weight(4, 6, 3), weight(4, 6, 3, 2), weight(2, 6, 3, 2, 2)
 
+
+class Pruned(nn.Module):
+    """Keeps some of a convolution's channels, by a stored index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 32, 3, padding=1)
+        self.register_buffer("kept", torch.arange(0, 30, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)[:, self.kept] - y
+
+
+class Maxout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = self.conv(x).split(3, dim=1)
+        return torch.max(first, second)
+
+
+def channels_last_in_memory(generator: torch.Generator) -> torch.Tensor:
+    return torch.randn((1, 6, 7, 4), generator=generator).permute(0, 3, 1, 2)
+
+
 CASES = [
+    OpCase("pruned", Pruned(), [(1, 3, 8, 8), (1, 10, 8, 8)]),
+    OpCase("maxout", Maxout(), [(1, 3, 4, 4)]),
+    OpCase("conv2d-not-contiguous", nn.Conv2d(4, 5, 3), [channels_last_in_memory]),
+    OpCase("conv2d-permuted", lambda x: F.conv2d(x.permute(0, 3, 1, 2), W2), [(1, 7, 8, 4)]),
+    OpCase(
+        "conv2d-bf16", nn.Conv2d(4, 5, 3, bias=True).bfloat16(),
+        [lambda g: torch.randn((2, 4, 5, 6), generator=g).bfloat16()],
+    ),
     OpCase("conv2d", lambda x: F.conv2d(x, W2), [(2, 4, 7, 8)], layers=1),
     OpCase("conv2d-torch", lambda x: torch.conv2d(x, W2, BIAS), [(2, 4, 7, 8)], layers=1),
     OpCase("conv2d-bias", lambda x: F.conv2d(x, W2, BIAS), [(2, 4, 7, 8)], layers=1),
