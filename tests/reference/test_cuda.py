@@ -12,7 +12,12 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+# Which of two updates of one element wins is undefined, in TensorRT as in torch.
+UNORDERED = ("scatter element",)
+SAME = [row for row in ROWS if row.name not in UNORDERED]
+
+
+@pytest.mark.parametrize("row", SAME, ids=lambda row: row.name)
 def test_layer_on_cuda(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     # TF32 would be right to three digits only.
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
@@ -22,7 +27,7 @@ def test_layer_on_cuda(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu = program.run(tensors)
     on_cuda = program.run([tensor.cuda() for tensor in tensors])
     for name, got in on_cuda.items():
-        assert got.is_cuda
+        assert got.is_cuda == bool(tensors), "constants alone are computed on the CPU"
         torch.testing.assert_close(
             got.cpu(), on_cpu[name], rtol=max(row.rtol, 1e-5), atol=max(row.atol, 1e-5),
             equal_nan=True,

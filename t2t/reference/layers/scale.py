@@ -37,7 +37,9 @@ def scale(ready: Ready) -> Kernel:
         result = wide(x)
         if plain:
             scale, shift = weights["scale"], weights["shift"]
-            return F.batch_norm(result, zeros, ones, scale, shift, eps=0.0).to(dtype)
+            # Not F.batch_norm, which refuses an epsilon of 0 before torch 2.12.
+            norm = torch.batch_norm(result, scale, shift, zeros, ones, False, 0.0, 0.0, False)
+            return norm.to(dtype)
         if not weights:
             # Never the input itself: what reads this may write into it.
             return x.clone()
