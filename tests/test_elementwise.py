@@ -20,6 +20,8 @@ BYTES = integers(2, 5, low=0, high=256, dtype=torch.uint8)
 SIGNED_BYTES = integers(2, 5, low=-128, high=128, dtype=torch.int8)
 INTS = integers(2, 5, low=-9, high=10)
 INTS32 = integers(2, 5, low=-9, high=10, dtype=torch.int32)
+WIDE = torch.tensor([-(2**63), -(2**40) - 3, -7, -1, 0, 1, 6, 2**33 + 5, 2**63 - 1])
+SHIFTS = torch.tensor([0, 1, 2, 62, 63, 64, -1, 5, 31])
 DIVISORS = torch.tensor([[-3, -2, -1, 1, 2], [3, 4, 5, 6, 7]])
 
 
@@ -203,23 +205,25 @@ BITS = [
     OpCase("not-bytes", lambda x: ~x, [BYTES]),
     OpCase("and-mask", lambda x: x & 7, [INTS]),
     OpCase("and-mask-bytes", lambda x: x & 1, [BYTES]),
-    OpCase("and-other", lambda x: x & 6, [INTS], raises="mask of low bits"),
-    OpCase("and-ints", torch.bitwise_and, [INTS, INTS], raises="mask of low bits"),
-    OpCase("or-int", lambda x: x | 6, [INTS], raises="supported: bool"),
-    OpCase("xor-int", torch.bitwise_xor, [INTS, INTS], raises="supported: bool"),
+    OpCase("and-other", lambda x: x & 6, [INTS]),
+    OpCase("and-all-but-sign", lambda x: x & 0x7FFFFFFF, [INTS32]),
+    OpCase("and-ints", torch.bitwise_and, [WIDE, WIDE.flip(0)]),
+    OpCase("and-bytes", torch.bitwise_and, [SIGNED_BYTES, BYTES]),
+    OpCase("or-int", lambda x: x | 6, [INTS]),
+    OpCase("or-bytes", torch.bitwise_or, [BYTES, BYTES]),
+    OpCase("xor-int", torch.bitwise_xor, [WIDE, WIDE.flip(0)]),
+    OpCase("xor-signed-bytes", torch.bitwise_xor, [SIGNED_BYTES, SIGNED_BYTES]),
     OpCase("shift-left", lambda x: x << 3, [INTS]),
     OpCase("shift-left-wrap", lambda x: x << 3, [BYTES]),
     OpCase("shift-right", lambda x: x >> 1, [INTS]),
-    OpCase(
-        "shift-right-function",
-        torch.bitwise_right_shift,
-        [INTS, torch.tensor(2)],
-        raises="constant number of",
-    ),
+    OpCase("shift-right-function", torch.bitwise_right_shift, [WIDE, SHIFTS]),
+    OpCase("shift-right-bytes", torch.bitwise_right_shift, [SIGNED_BYTES, SIGNED_BYTES]),
+    OpCase("shift-right-far", lambda x: x >> torch.tensor(63), [WIDE]),
     OpCase("shift-right-constant", lambda x: torch.bitwise_right_shift(x, 2), [INTS]),
     OpCase("shift-right-tensor", lambda x: x >> torch.tensor([0, 1, 2, 3, 4]), [INTS]),
-    OpCase("shift-traced", torch.bitwise_left_shift, [INTS, INTS], raises="constant number of"),
-    OpCase("shift-far", lambda x: x << 70, [INTS], raises="0 to 62 bits"),
+    OpCase("shift-traced", torch.bitwise_left_shift, [WIDE, SHIFTS]),
+    OpCase("shift-bytes", torch.bitwise_left_shift, [BYTES, BYTES]),
+    OpCase("shift-far", lambda x: x << 70, [INTS]),
 ]
 
 
