@@ -208,7 +208,7 @@ BITS = [
     OpCase("and-other", lambda x: x & 6, [INTS]),
     OpCase("and-all-but-sign", lambda x: x & 0x7FFFFFFF, [INTS32]),
     OpCase("and-ints", torch.bitwise_and, [WIDE, WIDE.flip(0)]),
-    OpCase("and-bytes", torch.bitwise_and, [SIGNED_BYTES, BYTES]),
+    OpCase("and-bytes", torch.bitwise_and, [BYTES, BYTES]),
     OpCase("or-int", lambda x: x | 6, [INTS]),
     OpCase("or-bytes", torch.bitwise_or, [BYTES, BYTES]),
     OpCase("xor-int", torch.bitwise_xor, [WIDE, WIDE.flip(0)]),

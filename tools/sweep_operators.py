@@ -1,11 +1,12 @@
 """Judge every converter by PyTorch's own samples and write docs/opinfo.md.
 
-Usage: python tools/sweep_operators.py [--only PATTERN] [--limit SECONDS] [--fresh] [--document]
+Usage: python tools/sweep_operators.py [--only PATTERN] [--limit SECONDS]
+                                       [--fresh | --redo | --document]
 
 Each operator runs in a process of its own with a time limit; what it gave is kept in
 out/opinfo.jsonl, so that a sweep that was interrupted goes on where it stopped. `--fresh` starts
-anew (with --only: those operators), `--document` only writes the document. It ends with an error
-where an operator is wrong, crashes or is not built.
+anew (with --only: those operators), `--redo` judges again what is not ok, `--document` only writes
+the document. It ends with an error where an operator is wrong, crashes or is not built.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import multiprocessing
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,11 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--only", default="*", help="operators to judge, as a shell pattern")
     options.add_argument("--limit", type=float, default=120, help="seconds for one operator")
     options.add_argument("--fresh", action="store_true", help="forget earlier results")
+    options.add_argument("--redo", action="store_true", help="judge again what is not ok")
     options.add_argument("--document", action="store_true", help="only write the document")
     given = options.parse_args(arguments)
     if not given.document:
-        _sweep(given.only, given.limit, given.fresh)
+        _sweep(given.only, given.limit, lambda outcomes: _is_done(outcomes, given))
     records = _read()
     TARGET.write_text(document(records), encoding="utf-8")
     failed = [name for name, outcomes in records.items() if _worst(outcomes) in FAILURES]
@@ -96,25 +98,28 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _sweep(pattern: str, limit: float, fresh: bool) -> None:
+def _is_done(outcomes: list[dict[str, str]], given: argparse.Namespace) -> bool:
+    """Say whether what is known of an operator is to be kept."""
+    return not given.fresh and not (given.redo and _worst(outcomes) != "ok")
+
+
+def _sweep(pattern: str, limit: float, is_done: Callable[[list[dict[str, str]]], bool]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     # Here and not above, as it takes ten seconds that --document need not wait.
     from torch.testing._internal.common_methods_invocations import op_db
 
-    done = _read()
+    known = _read()
     ops = [op for op in op_db if fnmatch.fnmatchcase(_name(op), pattern) and not left_out(op.name)]
-    if fresh:
-        chosen = {_name(op) for op in ops}
-        done = {name: outcomes for name, outcomes in done.items() if name not in chosen}
-        RECORDS.parent.mkdir(exist_ok=True)
-        RECORDS.write_text("".join(_line(n, o) for n, o in done.items()), encoding="utf-8")
+    ops = [op for op in ops if _name(op) not in known or not is_done(known[_name(op)])]
+    for op in ops:
+        known.pop(_name(op), None)
+    RECORDS.parent.mkdir(exist_ok=True)
+    RECORDS.write_text("".join(_line(n, o) for n, o in known.items()), encoding="utf-8")
     for op in track(ops, "Judging operators", disable=not sys.stdout.isatty()):
-        if _name(op) not in done:
-            outcomes = _apart(op, limit)
-            RECORDS.parent.mkdir(exist_ok=True)
-            with RECORDS.open("a", encoding="utf-8") as file:
-                file.write(_line(_name(op), outcomes))
+        outcomes = _apart(op, limit)
+        with RECORDS.open("a", encoding="utf-8") as file:
+            file.write(_line(_name(op), outcomes))
 
 
 def _name(op: Any) -> str:
