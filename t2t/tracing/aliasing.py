@@ -179,12 +179,15 @@ class Memory:
         entry.value = value
         entry.writes = entry.storage.writes
 
-    def change_metadata(self, entry: Entry, old: torch.Tensor, value: Value, view: View) -> None:
+    def change_metadata(
+        self, entry: Entry, old: torch.Tensor, fake: torch.Tensor, value: Value, view: View
+    ) -> None:
         """Let a tensor become a view of what it was, after ``transpose_`` or ``squeeze_``.
 
         Args:
             entry: the tensor's entry.
-            old: an alias of it, made before the change.
+            old: a fake tensor as it was before the change.
+            fake: a fake tensor as it is now; the tensor itself if it is one.
             value: its value after the change.
             view: the change, as a view of ``old``.
         """
@@ -193,7 +196,7 @@ class Memory:
         entry.fake = old
         self._entries[id(old)] = entry
         tensor = entry.tensor
-        self._put(Entry(tensor, tensor, entry.storage, value, entry.writes, entry, view))
+        self._put(Entry(tensor, fake, entry.storage, value, entry.writes, entry, view))
         # In-place changes of shape count as writes for torch, though no element changes.
         entry.storage.counts += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
@@ -21,6 +21,9 @@ NOT_UPDATED = (
     "the module does, but does not update the running ones; call .eval() on the module to use those"
 )
 
+MakeView = Callable[[torch.Tensor], View]
+"""Tells how a tensor comes from its parent."""
+
 
 class Constants:
     """Keeps the values of real tensors as they were when an operator read them.
@@ -37,7 +40,7 @@ class Constants:
         self._saved: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         self._values: dict[int, Value] = {}
         self._readers: dict[int, list[Value]] = {}
-        self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, View]]] = {}
+        self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, MakeView]]] = {}
         # Memory that the forward pass made; all other outlives it, as a cache or a counter does.
         self._made: set[int] = set()
         self._unknown: set[int] = set()
@@ -85,15 +88,17 @@ class Constants:
         tensors = (x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
         self._made |= {storage_key(x) for x in tensors} - given
 
-    def note_unknown(self, parent: torch.Tensor) -> None:
-        """Remember that a real tensor has a view of which nothing more is known."""
-        self._unknown.add(storage_key(parent))
+    def note_turned(self, tensor: torch.Tensor) -> None:
+        """Remember that a real tensor has changed its shape in place: its views no longer tell."""
+        key = storage_key(tensor)
+        if self._views.get(key):
+            self._unknown.add(key)
 
-    def note_view(self, outputs: object, parent: torch.Tensor, views: Iterable[View]) -> None:
-        """Remember that real tensors are views of another one."""
+    def note_view(self, outputs: object, parent: torch.Tensor, view: MakeView) -> None:
+        """Remember that real tensors are views of another one; what views, is asked when needed."""
         chain = self._views.setdefault(storage_key(parent), [])
         tensors = [x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor)]
-        chain += [(x, parent, view) for x, view in zip(tensors, views, strict=False)]
+        chain += [(x, parent, view) for x in tensors]
 
     def promote(
         self, target: torch.Tensor, operator: str
@@ -134,4 +139,5 @@ class Constants:
         self.before_write(roots[0])
         self.promoted.add(key)
         yield roots[0], None, None
-        yield from views
+        for tensor, parent, view in views:
+            yield tensor, parent, view(tensor)

@@ -11,7 +11,7 @@ from t2t.errors import UnsupportedOperatorError
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import Entry
 from t2t.tracing.graph import Value, map_tree
-from t2t.tracing.layout import numbered
+from t2t.tracing.layout import SHARED, numbered
 
 __all__ = ["invert"]
 
@@ -31,6 +31,8 @@ def invert(emit: Emit, entry: Entry, base: Value, new: Value) -> Value:
     view = entry.view
     assert view is not None
     assert entry.parent is not None
+    if new.tensor.dtype != base.tensor.dtype:
+        raise UnsupportedOperatorError(f"a write through {view.name}, a view of another dtype")
     name = view.name.partition(".")[0]
     arguments = view.args[1:]
     if name in _SAME_ELEMENTS:
@@ -91,8 +93,6 @@ def _expand(
     return emit(aten.reshape.default, new, list(base.tensor.shape))
 
 
-SHARED = "a write to a view whose elements share memory (expand, unfold): call .clone() before it"
-
 _INVERSES: dict[str, Callable[..., Value]] = {
     "aten::slice": _slice,
     "aten::select": _select,
@@ -112,8 +112,6 @@ def _by_index(emit: Emit, entry: Entry, base: Value, new: Value) -> Value:
     assert view is not None
     assert parent is not None
     shape = parent.fake.shape
-    if new.tensor.dtype != base.tensor.dtype:
-        raise UnsupportedOperatorError(f"a write through {view.name}, a view of another dtype")
     if has_symbol(tuple(shape)) or has_symbol(tuple(entry.fake.shape)):
         raise UnsupportedOperatorError(
             f"a write through {view.name} into a tensor of dynamic shape"

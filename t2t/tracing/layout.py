@@ -16,9 +16,14 @@ from torch._ops import OpOverload
 from t2t.errors import UnsupportedOperatorError
 from t2t.shapes import expression, has_symbol, static_size
 
-__all__ = ["REPLAYED", "by_elements", "element_numbers", "may_be_same", "numbered"]
+__all__ = ["REPLAYED", "SHARED", "by_elements", "element_numbers", "may_be_same", "numbered"]
 
 aten = torch.ops.aten
+
+SHARED = "a write to a view whose elements share memory (expand, unfold): call .clone() before it"
+OUTSIDE = (
+    "as_strided reads memory outside the tensor that it is called on; call it on the whole tensor"
+)
 
 
 def _reshape(x: torch.Tensor, size: Any, stride: Any = None) -> torch.Tensor:
@@ -37,6 +42,8 @@ REPLAYED: dict[Callable[..., Any], Callable[..., Any]] = {
 def numbered(x: torch.Tensor) -> torch.Tensor:
     """Give a tensor that lies in memory as ``x`` does and holds its elements' numbers."""
     shape = x.shape
+    if any(size > 1 and not step for size, step in zip(shape, x.stride(), strict=True)):
+        raise UnsupportedOperatorError(SHARED)
     laid = torch.empty_strided(shape, x.stride(), dtype=torch.int64)
     return laid.copy_(torch.arange(math.prod(shape)).reshape(shape))
 
@@ -93,15 +100,14 @@ def element_numbers(x: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
         raise UnsupportedOperatorError("as_strided with sizes that are dynamic")
     if not view.numel():
         return torch.zeros(view.shape, dtype=torch.int64)
+    if not x.numel():
+        raise UnsupportedOperatorError(OUTSIDE)
     place = _places(x)
     numbers = torch.full((max(int(place.max()), int(_places(view).max())) + 1,), -1)
     numbers[place.reshape(-1)] = torch.arange(place.numel())
     found = numbers[_places(view)]
     if bool((found < 0).any()):
-        raise UnsupportedOperatorError(
-            "as_strided reads memory outside the tensor that it is called on; call it on the "
-            "whole tensor"
-        )
+        raise UnsupportedOperatorError(OUTSIDE)
     return found
 
 

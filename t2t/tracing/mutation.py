@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -89,25 +90,32 @@ class Mutations(Recorder):
     ) -> Any:
         target = args[0]
         entry = self._memory.find(target)
-        if info.functional is None or entry is None or target is not entry.fake:
+        if info.functional is None or entry is None:
             raise self.located(UnsupportedOperatorError(f"{info.name} on a traced tensor"))
         value = self.value(target)
+        old, fake = entry.fake, target
         with self.paused():
-            old = torch.ops.aten.alias.default(target)
+            if target is old:
+                old = torch.ops.aten.alias.default(target)
+                self._rename((value, entry.made), target, old)
+            else:
+                fake = info.functional(old, *args[1:], **kwargs)
             operator(*args, **kwargs)
-        # Calls already recorded refer to the tensor as it was.
-        for known in (value, entry.made):
-            if known.tensor is target:
-                known.tensor = old
-                if known.call is not None:
-                    known.call.output = map_tree(
-                        lambda x: old if x is target else x, known.call.output
-                    )
         arguments = (old, *args[1:])
         functional, name = info.functional, operator_info(info.functional).name
         view = self._view(name, functional, arguments, kwargs, old)
-        self._memory.change_metadata(entry, old, self._refresh(view, value), view)
+        self._memory.change_metadata(entry, old, fake, self._refresh(view, value), view)
         return target
+
+    def _rename(self, values: Iterable[Value], tensor: torch.Tensor, old: torch.Tensor) -> None:
+        """Let calls already recorded refer to a tensor as it was before it changed its shape."""
+        for value in values:
+            if value.tensor is tensor:
+                value.tensor = old
+                if value.call is not None:
+                    value.call.output = map_tree(
+                        lambda x: old if x is tensor else x, value.call.output
+                    )
 
     def _targets(self, info: OperatorInfo, args: Any, kwargs: Any) -> list[torch.Tensor]:
         found = []

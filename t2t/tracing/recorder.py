@@ -24,7 +24,7 @@ from t2t.tracing.aliasing import Entry, Memory, View, storage_key, version_of
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree
 from t2t.tracing.inverses import invert
-from t2t.tracing.layout import REPLAYED
+from t2t.tracing.layout import REPLAYED, by_elements
 from t2t.tracing.locations import user_location
 from t2t.tracing.operators import operator_info
 
@@ -235,6 +235,10 @@ class Recorder:
         assert call is not None
         if parent is None or call.problem is not None:
             self._memory.add_root(x, value)
+            if parent is not None:
+                entry = self._memory.find(x)
+                assert entry is not None
+                entry.storage.unwritable = f"a write into the result of {call.name}, a view"
             return
         view = View(
             call.name, function, call.converter, call.args, call.kwargs, parent.value, value.index
@@ -251,9 +255,14 @@ class Recorder:
         if operator is torch.ops.aten.as_strided.default:
             with self.paused():
                 view = operator(*args, **kwargs)
-            name, function, converter, rest = self._elements(source, view)
-            return View(name, function, converter, (source, rest), {}, source)
+            return self._view_of_elements(source, view)
         return View(name, operator, registry.find_operator(operator), args, kwargs, source)
+
+    def _view_of_elements(self, source: torch.Tensor, x: torch.Tensor) -> View:
+        """Give a view by which elements of its source it shows."""
+        function, rest = by_elements(source, x)
+        converter = registry.find_operator(function)
+        return View(operator_info(function).name, function, converter, (source, rest), {}, source)
 
     def _refresh(self, view: View, parent: Value) -> Value:
         # A value that was written may have other strides than the tensor had.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -19,10 +17,9 @@ from t2t import registry
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.registry import Converter
 from t2t.shapes import has_symbol
-from t2t.tracing.aliasing import version_of
+from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import tree_leaves
-from t2t.tracing.layout import by_elements
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
@@ -116,14 +113,17 @@ class Tracer(Mutations):
             self.constants.note_made(output, [])
             return output
         self.constants.note_made(output, tensors)
+        if info.changes_metadata:
+            self.constants.note_turned(args[0])
         if info.is_view and args and isinstance(args[0], torch.Tensor):
-            try:
-                view = self._view(info.name, operator, args, kwargs, args[0])
-            except UnsupportedOperatorError:
-                self.constants.note_unknown(args[0])
-                return output
-            views = (replace(view, index=index) for index in itertools.count())
-            self.constants.note_view(output, args[0], views)
+            source = args[0]
+
+            def view(x: torch.Tensor) -> View:
+                if isinstance(output, torch.Tensor):
+                    return self._view(info.name, operator, args, kwargs, source)
+                return self._view_of_elements(source, x)
+
+            self.constants.note_view(output, source, view)
         return output
 
     def _call_functional(
@@ -158,15 +158,11 @@ class Tracer(Mutations):
         """Record a view of memory as a view of elements."""
         output = self._run(operator, args, kwargs)
         try:
-            name, function, converter, rest = self._elements(self._fake(args[0]), output)
+            view = self._view_of_elements(self._fake(args[0]), output)
         except UnsupportedOperatorError as error:
             raise self.located(error) from None
-        call = self._call(name, converter, (args[0], rest), {})
-        return self._register(call, function, output, [args[0]], [])
-
-    def _elements(self, x: torch.Tensor, view: torch.Tensor) -> Any:
-        function, rest = by_elements(x, view)
-        return operator_info(function).name, function, registry.find_operator(function), rest
+        call = self._call(view.name, view.converter, (args[0], *view.args[1:]), {})
+        return self._register(call, view.function, output, [args[0]], [])
 
     def _decompose(
         self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
