@@ -30,10 +30,8 @@ DETECTION = {
 # Weights of 1.3 GB and more, of the same design as their smaller relatives.
 HUGE = {"regnet_y_128gf", "vit_h_14"}
 SIZES = {
-    "inception_v3": 96,
-    "googlenet": 96,
+    "efficientnet_v2_l": 160,
     "maxvit_t": 224,
-    "alexnet": 96,
     "swin_v2_t": 128,
     "swin_v2_s": 128,
     "swin_v2_b": 128,
@@ -57,11 +55,11 @@ def cases() -> Iterator[Case]:
         batch = {"dynamic_shapes": [{0: (1, 8)}]}
         size = _size(name)
         yield _case(
-            name, " dynamic batch", images(2, 3, size, size, second=(5, 3, size, size)), batch
+            name, " dynamic batch", images(4, 3, size, size, second=(5, 3, size, size)), batch
         )
     for name in ANY_SIZE:
         any_size = {"dynamic_shapes": [{0: (1, 4), 2: (32, 256), 3: (32, 256)}]}
-        draw = images(2, 3, 64, 96, second=(3, 3, 100, 83))
+        draw = images(4, 3, 64, 96, second=(3, 3, 100, 83))
         yield _case(name, " dynamic size", draw, any_size)
 
 
@@ -73,7 +71,7 @@ def _case(name: str, suffix: str = "", draw: Any = None, options: Any = None, **
 
 
 def _size(name: str) -> int:
-    return SIZES.get(name, 224 if name.startswith("vit") else 64)
+    return SIZES.get(name, 224 if name.startswith("vit") else 96)
 
 
 def _draw(name: str) -> Any:
@@ -86,7 +84,7 @@ def _draw(name: str) -> Any:
         return images(1, 3, 8, 64, 64)
     if name.startswith("mvit"):
         return images(1, 3, 16, 224, 224)
-    return images(2, 3, _size(name), _size(name))
+    return images(1 if name.startswith("vit") else 4, 3, _size(name), _size(name))
 
 
 def _make(name: str) -> torch.nn.Module:
