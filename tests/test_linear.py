@@ -36,6 +36,7 @@ class Autocast(nn.Module):
 CASES = [
     OpCase("linear", lambda x: F.linear(x, W), [(3, 4)], layers=2),
     OpCase("linear-bias", lambda x: F.linear(x, W, BIAS), [(3, 4)], layers=4),
+    OpCase("linear-bias-of-zeros", lambda x: F.linear(x, W, torch.zeros(5)), [(3, 4)], layers=2),
     OpCase("linear-module", nn.Linear(4, 6), [(2, 3, 4)]),
     OpCase("linear-4d", nn.Linear(4, 6), [(2, 3, 5, 4)]),
     OpCase("linear-1d", lambda x: F.linear(x, W, BIAS), [(4,)]),

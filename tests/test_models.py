@@ -55,13 +55,22 @@ def make(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def _give_statistics(module: nn.Module) -> None:
-    """Fresh batch norms are identities, which would hide mistakes in them."""
+    """Fresh norms are identities and fresh biases zeros, which would hide mistakes in them."""
+    for parameter in module.parameters():
+        if parameter.unique().numel() == 1:
+            with torch.no_grad():
+                parameter += 0.02 * torch.randn_like(parameter)
     for part in module.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             nn.init.uniform_(part.running_mean, -0.1, 0.1)
             nn.init.uniform_(part.running_var, 0.8, 1.2)
             nn.init.uniform_(part.weight, 0.8, 1.2)
             nn.init.uniform_(part.bias, -0.1, 0.1)
+
+
+def _norm(output: Any) -> float:
+    tensors = output if isinstance(output, tuple) else [output]
+    return min(float(x.detach().norm()) for x in tensors)
 
 
 @pytest.mark.parametrize("fp16", [False, True], ids=["fp32", "fp16"])
@@ -73,6 +82,8 @@ def test_model(name: str, fp16: bool) -> None:
         warnings.simplefilter("ignore", t2t.ReferenceExecutionWarning)
         report = t2t.verify(module, converted, [x], rtol=2e-2 if fp16 else 1e-4)
     assert report.ok, str(report)
+    # An output of zeros would pass whatever the network does.
+    assert _norm(module(x)) > 1e-3
 
 
 def test_converting_twice_gives_the_same_plan() -> None:

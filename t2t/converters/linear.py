@@ -62,7 +62,10 @@ def linear(
 ) -> NetworkTensor:
     """Convert (*, in) to (*, out) by a weight (out, in), or to (*) by one of (in,)."""
     y = product(net, input, weight, "TRANSPOSE")
-    return y if bias is None else net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
+    # A bias of zeros, as fresh layers have it, would be a layer that does nothing.
+    if bias is None or not (net.is_traced(bias) or bias.any()):
+        return y
+    return net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
 
 
 def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
