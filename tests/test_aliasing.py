@@ -203,6 +203,87 @@ class Keeps(nn.Module):
         return self.cache + x
 
 
+def constant_pieces(x: torch.Tensor) -> Any:
+    buffer = torch.zeros(4, 3)
+    halves, columns = buffer.split(2), buffer.unbind(1)
+    halves[0].copy_(x)
+    columns[1].mul_(2)
+    return buffer, halves[1], columns[0]
+
+
+def turned_constant(x: torch.Tensor) -> Any:
+    buffer = torch.zeros(2, 3)
+    buffer.copy_(x)
+    buffer.unsqueeze_(0)
+    row = buffer[0]
+    buffer.squeeze_()
+    buffer.t_()
+    buffer[0] = 1.0
+    return buffer, row
+
+
+def turned_constant_with_views(x: torch.Tensor) -> torch.Tensor:
+    buffer = torch.zeros(2, 3)
+    row = buffer[0]
+    buffer.t_()
+    buffer.copy_(x.t())
+    return row
+
+
+def read_before_turn(x: torch.Tensor) -> Any:
+    buffer = torch.arange(6.0).reshape(2, 3)
+    before = x + buffer
+    buffer.t_()
+    return before, x.t() + buffer
+
+
+def data_assigned(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    y.data = x * 2
+    return y
+
+
+def constant_data_assigned(x: torch.Tensor) -> Any:
+    scale = torch.ones(3)
+    before = x * scale
+    scale.data = torch.full((3,), 2.0)
+    return before, x * scale
+
+
+def index_changes(x: torch.Tensor) -> Any:
+    index = torch.arange(3)
+    index[0] = 2
+    before = x[:, index]
+    index[1] = 0
+    return before, x[:, index]
+
+
+def many(x: torch.Tensor) -> torch.Tensor:
+    y = x + 0
+    y.index_put_((torch.tensor([0]), torch.tensor([1])), torch.tensor(3.0))
+    y.index_add_(0, torch.tensor([1]), x[:1])
+    y.index_copy_(1, torch.tensor([0]), x[:, 1:2])
+    y.put_(torch.tensor([5]), torch.tensor([7.0]))
+    y.scatter_add_(0, torch.zeros(1, 3, dtype=torch.int64), x[1:])
+    y.addcmul_(x, x).lerp_(x, 0.5).clamp_min_(0).pow_(2).sqrt_().neg_().tril_()
+    return y
+
+
+def same_dtype(x: torch.Tensor) -> torch.Tensor:
+    x.float().mul_(2)
+    x.to(x.dtype)[0].add_(1)
+    nn.Identity()(x).sub_(0.5)
+    return x
+
+
+def in_inference_mode(x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        y = x + 1
+        y.add_(1)
+        y[0].mul_(2)
+    return y
+
+
 def padded(x: torch.Tensor) -> torch.Tensor:
     out = x.new_zeros(x.shape[0] + 2, 3)
     out[1:-1] = x
@@ -259,6 +340,17 @@ CASES = [
     OpCase("out-pair", out_of_pair, [X]),
     OpCase("twice", returned_twice, [X]),
     OpCase("augmented", branch, [X]),
+    OpCase("constant-pieces", constant_pieces, [X]),
+    OpCase("constant-turned", turned_constant, [X]),
+    OpCase("constant-turned-views", turned_constant_with_views, [X], raises="several tensors"),
+    OpCase("constant-read-before-turn", read_before_turn, [X]),
+    OpCase("constant-data", constant_data_assigned, [X]),
+    OpCase("index-changes", index_changes, [X]),
+    OpCase("many-operators", many, [X]),
+    OpCase("same-dtype", writes(same_dtype), [X]),
+    OpCase("inference-mode", in_inference_mode, [X]),
+    OpCase("data", statements(lambda x: x.data.mul_(2)), [X]),
+    OpCase("dtype-view", statements(lambda x: x.view(torch.int32).zero_()), [X], raises="dtype"),
     OpCase("mask", statements(lambda x: x.masked_fill_(x > 0, 0)), [X]),
     OpCase("mask-index", statements(lambda x: x.__setitem__(x > 0, 0.0)), [X]),
     OpCase("mask-of-view", statements(lambda x: x[0].__setitem__(x[0] > 0, 9.0)), [X]),
@@ -308,6 +400,11 @@ CASES = [
 @pytest.mark.parametrize("case", ids(CASES))
 def test_aliasing(case: OpCase) -> None:
     run_case(case)
+
+
+def test_assigning_data_is_refused() -> None:
+    with pytest.raises(ConversionError, match="cannot follow"):
+        to_network(data_assigned, [torch.ones(2, 3)])
 
 
 def test_constants_that_the_module_writes_are_put_back() -> None:

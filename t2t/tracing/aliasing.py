@@ -75,6 +75,7 @@ class Entry:
             starts with a count of its own and shares its parent's (a traced tensor, or a constant)
             once its operator has returned to the model; those made inside a formula never do.
         counts: the storage's count at that time.
+        memory: torch's number of the tensor's memory; ``x.data = y`` changes it.
     """
 
     tensor: torch.Tensor
@@ -87,6 +88,7 @@ class Entry:
     made: Value = field(init=False)
     versions: tuple[int, ...] = field(init=False)
     counts: int = field(init=False)
+    memory: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.made = self.value
@@ -94,6 +96,7 @@ class Entry:
         inherited = _constants(self.value) if parent is None else [parent.tensor]
         self.versions = (version_of(self.tensor), *map(version_of, inherited))
         self.counts = self.storage.counts
+        self.memory = storage_key(self.tensor)
 
     def explained(self) -> bool:
         """Say whether torch's count has moved by recorded writes only."""
@@ -101,7 +104,7 @@ class Entry:
         recorded = self.storage.counts - self.counts
         known = any(before <= version <= before + recorded for before in self.versions)
         self.versions, self.counts = (version,), self.storage.counts
-        return known
+        return known and self.memory == storage_key(self.tensor)
 
 
 def _constants(value: Value) -> list[torch.Tensor]:

@@ -38,8 +38,9 @@ class Constants:
         for name, tensor in state.items():
             self._state.setdefault(storage_key(tensor), []).append((name, tensor))
         self._saved: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._values: dict[int, Value] = {}
-        self._readers: dict[int, list[Value]] = {}
+        self._values: dict[int, tuple[Value, object]] = {}
+        self._kept: list[torch.Tensor] = []
+        self._readers: dict[int, list[tuple[int, Value]]] = {}
         self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, MakeView]]] = {}
         # Memory that the forward pass made; all other outlives it, as a cache or a counter does.
         self._made: set[int] = set()
@@ -51,11 +52,18 @@ class Constants:
 
     def value(self, tensor: torch.Tensor) -> Value:
         """Give the constant value of a real tensor."""
-        if id(tensor) not in self._values:
-            value = Value(tensor)
-            self._values[id(tensor)] = value
-            self._readers.setdefault(storage_key(tensor), []).append(value)
-        return self._values[id(tensor)]
+        key = storage_key(tensor)
+        # What may change without an operator on the elements: x.data = y, x.t_().
+        layout = (key, tensor.storage_offset(), tensor.shape, tensor.stride())
+        known = self._values.get(id(tensor))
+        if known is None or known[1] != layout:
+            with torch._C._DisableTorchDispatch():
+                value = Value(tensor.detach())
+            known = self._values[id(tensor)] = (value, layout)
+            # The tensor is kept, so that its id stays its own.
+            self._kept.append(tensor)
+            self._readers.setdefault(key, []).append((id(tensor), value))
+        return known[0]
 
     def before_write(self, target: torch.Tensor) -> None:
         """Keep what a real tensor holds, as it is about to be written in place.
@@ -70,9 +78,9 @@ class Constants:
             self._saved[key] = [(tensor, tensor.detach().clone()) for tensor in known]
 
     def _detach_readers(self, key: int) -> None:
-        for value in self._readers.pop(key, []):
-            del self._values[id(value.tensor)]
-            value.tensor = value.tensor.detach().clone()
+        for number, value in self._readers.pop(key, []):
+            self._values.pop(number, None)
+            value.tensor = value.tensor.clone()
 
     def restore(self) -> None:
         """Give the module's tensors, and all others that outlive the trace, the data they had."""

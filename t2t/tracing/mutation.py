@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from t2t import registry
 from t2t.errors import UnsupportedOperatorError
 from t2t.tracing.aliasing import Entry
-from t2t.tracing.graph import Value, map_tree
+from t2t.tracing.graph import Value, map_tree, tree_leaves
 from t2t.tracing.layout import may_be_same
 from t2t.tracing.operators import OperatorInfo, draws_random, operator_info
 from t2t.tracing.recorder import RANDOM, Recorder
@@ -37,7 +37,7 @@ class Mutations(Recorder):
         if outs:
             kwargs = {key: value for key, value in kwargs.items() if key not in outs}
         result = self.call_operator(info.functional, args, kwargs)
-        results = result if isinstance(result, tuple | list) else (result,)
+        results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         for target, new in zip(targets, results[-len(targets) :], strict=True):
             entry = self._memory.find(target)
             assert entry is not None
@@ -56,6 +56,8 @@ class Mutations(Recorder):
         # What is written need not be returned: running statistics, noise.
         returned = operator._schema.returns
         fresh = bool(returned) and returned[0].alias_info is None
+        if not returned:
+            return None
         given = list(results if fresh else targets)[: len(returned)]
         return given[0] if len(given) == 1 else tuple(given)
 
@@ -118,12 +120,11 @@ class Mutations(Recorder):
                     )
 
     def _targets(self, info: OperatorInfo, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        found = []
-        for position, name in zip(info.mutated_positions, info.mutated, strict=True):
-            target = args[position] if position < len(args) else kwargs.get(name)
-            if isinstance(target, torch.Tensor):
-                found.append(target)
-        return found
+        found = [
+            args[position] if position < len(args) else kwargs.get(name)
+            for position, name in zip(info.mutated_positions, info.mutated, strict=True)
+        ]
+        return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
 
     def _promote(self, target: torch.Tensor, operator: str) -> None:
         """Let a constant tensor become a traced one, as a traced value is written to it."""
