@@ -21,6 +21,7 @@ FAMILIES = (
     "elementwise",
     "extrema",
     "factories",
+    "grouped",
     "indexing",
     "joining",
     "linear",
