@@ -15,6 +15,7 @@ from t2t import backend, errors
 from t2t.conversion import convert
 from t2t.lowering import missing_operators, to_network
 from t2t.module import ReferenceExecutionWarning, TRTModule
+from t2t.reference import compare_layers
 from t2t.registry import converter, supported_operators, unregister
 from t2t.verification import verify
 
@@ -22,6 +23,7 @@ __all__ = [
     "ReferenceExecutionWarning",
     "TRTModule",
     "backend",
+    "compare_layers",
     "convert",
     "converter",
     "errors",
