@@ -101,7 +101,7 @@ def test_constants_without_elements(dtype: torch.dtype) -> None:
 def test_ranks_are_aligned_from_the_right(made: Made) -> None:
     result = made.net.add_elementwise(torch.arange(4.0), made.x, "SUM")
     assert torch.equal(made.run(result), torch.arange(4.0) + X)
-    assert made.names() == ["network", "network_1"]
+    assert made.names() == ["network/constant", "network"]
 
 
 def test_what_tensorrt_refuses_raises_with_its_words(made: Made) -> None:

@@ -20,6 +20,10 @@ from t2t.shapes import is_symbolic
 __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
 
+# The layer that computes has the operator's own name, in fp32 as in fp16.
+_SUFFIXES = {"add_constant": "/constant", "add_cast": "/cast"}
+
+
 class NetworkCore:
     """Owns one INetworkDefinition; the only caller of its add_* methods.
 
@@ -95,7 +99,7 @@ class NetworkCore:
         layer = getattr(self.raw, method)(*args)
         if layer is None:
             raise ConversionError(f"TensorRT refuses {method}: {backend.error_text()}")
-        layer.name = self.unique_name(self._operation.path)
+        layer.name = self.unique_name(self._operation.path + _SUFFIXES.get(method, ""))
         if self._operation.line:
             layer.metadata = self._operation.line[:4000]
         for attribute, value in attributes.items():
