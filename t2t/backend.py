@@ -51,7 +51,10 @@ _chosen: ContextVar[str | None] = ContextVar("t2t_backend", default=None)
 
 def is_installed(backend: str) -> bool:
     """Say whether the package of this name can be imported (without importing it)."""
-    return backend in sys.modules or importlib.util.find_spec(backend) is not None
+    if backend in sys.modules:
+        # None there is Python's way of saying that a module must not be imported.
+        return sys.modules[backend] is not None
+    return importlib.util.find_spec(backend) is not None
 
 
 @functools.cache

@@ -69,9 +69,10 @@ def to_network(
 
     Takes and raises what `convert` does.
     """
+    # First, so that a missing TensorRT is said at once.
+    builder = create_builder()
     traced = _trace(module, inputs, kwargs, narrow_shapes, input_names, ignore_dropout, shapes)
     graph, names = traced.graph, traced.names
-    builder = create_builder()
     network = Network(backend.create_network(builder), policy)
     values, structure = graph.output
     if not values:
