@@ -52,6 +52,19 @@ def channels_last_in_memory(generator: torch.Generator) -> torch.Tensor:
 
 CASES = [
     OpCase("pruned", Pruned(), [(1, 3, 8, 8), (1, 10, 8, 8)]),
+    OpCase(
+        "conv-int", lambda x: F.conv2d(x, x), [torch.ones(1, 1, 3, 3, dtype=torch.int64)],
+        raises="floating types only",
+    ),
+    OpCase(
+        "conv-transpose-int", lambda x: F.conv_transpose1d(x, x),
+        [torch.ones(1, 1, 3, dtype=torch.int64)], raises="floating types only",
+    ),
+    OpCase(
+        "conv-transpose-bf16-traced-bias", F.conv_transpose1d,
+        [torch.ones(1, 1, 3).bfloat16(), torch.ones(1, 1, 3).bfloat16(), torch.ones(1).bfloat16()],
+        raises="constant bias",
+    ),
     OpCase("maxout", Maxout(), [(1, 3, 4, 4)]),
     OpCase("conv2d-not-contiguous", nn.Conv2d(4, 5, 3), [channels_last_in_memory]),
     OpCase("conv2d-permuted", lambda x: F.conv2d(x.permute(0, 3, 1, 2), W2), [(1, 7, 8, 4)]),

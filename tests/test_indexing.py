@@ -249,6 +249,11 @@ SCATTERS = [
         [integers(3, 4, high=2, dtype=torch.bool)] * 2,
     ),
     OpCase(
+        "mask-accumulate-bool",
+        lambda x, m: x.index_put((m,), torch.tensor(True), accumulate=True),
+        [integers(3, 4, high=2, dtype=torch.bool)] * 2,
+    ),
+    OpCase(
         "scatter-add-bytes", lambda x, i, y: x.scatter_add(0, i, y),
         [integers(3, 4, high=120, dtype=torch.int8), integers(3, 4, high=3),
          integers(3, 4, high=120, dtype=torch.int8)],
@@ -262,10 +267,6 @@ SCATTERS = [
         [(3, 5), integers(4, high=3), (4, 5)],
     ),
     OpCase("put", lambda x, y: x.put(torch.tensor([0, -1]), y), [(3, 5), (2,)]),
-    OpCase(
-        "masked-scatter", lambda x, y: x.masked_scatter(x > 0, y), [(3, 5), (3, 5)],
-        raises="masked_scatter",
-    ),
     OpCase(
         "masked-select", lambda x: x.masked_select(x > 0), [(3, 5)], raises="depends on the data",
     ),

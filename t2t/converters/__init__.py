@@ -30,6 +30,7 @@ FAMILIES = (
     "padding",
     "pooling",
     "powers",
+    "quantiles",
     "reduction",
     "resize",
     "sampling",

@@ -22,7 +22,7 @@ def bitwise_not(net: Network, self: torch.Tensor) -> NetworkTensor:
     return narrowed(net, binary(net, "SUB", -1, self, dtype), self.dtype)
 
 
-@converter("aten::bitwise_and", "aten::__and__")
+@converter("aten::bitwise_and")
 def bitwise_and(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert "and" of bool; of integers with a mask of low bits, as ``x & 7``, to a remainder."""
     if net.output.dtype == torch.bool:
@@ -30,10 +30,10 @@ def bitwise_and(net: Network, self: TensorLike, other: TensorLike) -> NetworkTen
     x, mask = (self, other) if net.is_traced(self) else (other, self)
     bits = mask.item() if isinstance(mask, torch.Tensor) and _is_one(net, mask) else mask
     working = working_dtype(net.output.dtype)
-    low = isinstance(bits, int) and 0 <= bits < torch.iinfo(working).max and not bits & (bits + 1)
-    if not low:
+    most = torch.iinfo(working).max
+    if not isinstance(bits, int) or not 0 <= bits < most or bits & (bits + 1):
         return _bit_by_bit(net, "AND", self, other)
-    modulus = int(bits) + 1
+    modulus = bits + 1
     rounds = binary(net, "FLOOR_DIV", x, modulus, working)
     whole = binary(net, "PROD", rounds, modulus, working)
     return narrowed(net, binary(net, "SUB", x, whole, working), net.output.dtype)
@@ -43,13 +43,13 @@ def _is_one(net: Network, x: torch.Tensor) -> bool:
     return x.ndim == 0 and not net.is_traced(x)
 
 
-@converter("aten::bitwise_or", "aten::__or__")
+@converter("aten::bitwise_or")
 def bitwise_or(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert "or" of bool, and of integers bit by bit."""
     return _bit_by_bit(net, "OR", self, other)
 
 
-@converter("aten::bitwise_xor", "aten::__xor__")
+@converter("aten::bitwise_xor")
 def bitwise_xor(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert "exclusive or" of bool, and of integers bit by bit."""
     return _bit_by_bit(net, "XOR", self, other)
@@ -65,12 +65,14 @@ def _bit_by_bit(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkT
     rank = len(operands[0].shape)
     powers = torch.tensor([1 << k for k in range(int(limits.max).bit_length())])
     powers = powers.to(working).reshape([1] * rank + [-1])
-    bits = net.add_elementwise(*(_bits(net, x, powers) for x in operands), op)
+    first, second = operands
+    bits = net.add_elementwise(_bits(net, first, powers), _bits(net, second, powers), op)
     terms = net.add_select(bits, powers, 0, dtype=working)
     result = net.add_reduce(terms, "SUM", rank, keep_dims=False)
     if limits.min < 0:
-        signs = (net.add_elementwise(x, 0, "LESS", dtype=working) for x in operands)
-        sign = net.add_select(net.add_elementwise(*signs, op), limits.min, 0, dtype=working)
+        below, other = (net.add_elementwise(x, 0, "LESS", dtype=working) for x in operands)
+        signs = net.add_elementwise(below, other, op)
+        sign = net.add_select(signs, limits.min, 0, dtype=working)
         result = net.add_elementwise(result, sign, "SUM")
     return net.cast(result, net.compute_dtype(dtype))
 

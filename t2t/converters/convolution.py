@@ -82,6 +82,7 @@ def conv(
 
     ``padding`` is in elements per side, or "same" or "valid". Computes in torch's result type.
     """
+    _check_dtype(net)
     n = weight.dim() - 2
     window, rates = _window(weight), _rates(dilation, n)
     pre, post = _paddings(padding, window, rates)
@@ -97,6 +98,13 @@ def conv(
         groups=groups,
     )
     return restored(net, y, input.dim(), n)
+
+
+def _check_dtype(net: Network) -> None:
+    if not net.output.dtype.is_floating_point:
+        raise UnsupportedArgumentError(
+            f"dtype={net.output.dtype}: TensorRT's convolutions are of floating types only"
+        )
 
 
 def _window(weight: torch.Tensor) -> tuple[int, ...]:
@@ -161,12 +169,18 @@ def conv_transpose(
     ``padding`` elements are cut from each side of the result, ``output_padding`` fewer from its
     end. Computes in torch's result type.
     """
+    _check_dtype(net)
     n = weight.dim() - 2
     steps, pads = ntuple("stride", stride, n), ntuple("padding", padding, n)
     extra, rates = ntuple("output_padding", output_padding, n), _rates(dilation, n)
     _window(weight)
     # TensorRT-RTX has no bf16 deconvolution.
     bf16 = net.compute_dtype(net.output.dtype) == torch.bfloat16
+    if bf16 and bias is not None and net.is_traced(bias):
+        raise UnsupportedArgumentError(
+            "bias depends on the input: TensorRT-RTX does not build this in bfloat16; supported: "
+            "a constant bias"
+        )
     x = net.tensor(input, torch.float32 if bf16 else net.output.dtype)
     if any(rate > 1 for rate in rates) and any(step > 1 for step in steps):
         # TensorRT-RTX has no deconvolution with stride and dilation.

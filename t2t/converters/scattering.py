@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import positive_dim
+from t2t.converters._compute import binary
 from t2t.converters._places import MASKS, bounded, integer_indices, places, wrapped
 from t2t.converters.accumulating import accumulated
 from t2t.converters.casts import converted
@@ -117,10 +118,29 @@ def _strided(
     count: Any,
 ) -> NetworkTensor:
     """Give ``x`` with every ``step``-th element replaced: all of both, gathered in order."""
-    places = torch.arange(x.shape[axis])
-    places[start : start + step * count : step] = torch.arange(count) + x.shape[axis]
     both = net.add_concatenation([x, part], axis)
+    total = x.shape[axis]
+    if any(static_size(number) is None for number in (start, count, total)):
+        return net.add_gather(both, _strided_places(net, start, step, count, total), axis)
+    places = torch.arange(total)
+    places[start : start + step * count : step] = torch.arange(count) + total
     return net.add_gather(both, places, axis)
+
+
+def _strided_places(net: Network, start: Any, step: int, count: Any, total: Any) -> NetworkTensor:
+    """Say for each of ``total`` places where to read: there, or as far behind as is replaced."""
+    integer = torch.int64
+    place = net.add_linspace([total], 0, 1, integer)
+    beyond = net.add_elementwise(place, net.tensor(start, integer), "SUB")
+    turn = net.add_elementwise(beyond, net.tensor(step, integer), "FLOOR_DIV")
+    whole = net.add_elementwise(turn, net.tensor(step, integer), "PROD")
+    inside = net.add_elementwise(
+        net.add_elementwise(beyond, net.tensor(-1, integer), "GREATER"),
+        net.add_elementwise(turn, net.tensor(count, integer), "LESS"),
+        "AND",
+    )
+    hit = net.add_elementwise(net.add_elementwise(whole, beyond, "EQUAL"), inside, "AND")
+    return net.add_select(hit, net.add_elementwise(turn, net.tensor(total, integer), "SUM"), place)
 
 
 @converter("aten::scatter.src")
@@ -211,7 +231,7 @@ def _put_by_mask(
         sizes = list(values.shape)
         new = net.reshape(new, [*sizes[:selected], *[1] * mask.ndim, *sizes[selected + 1 :]])
     if accumulate:
-        new = net.add_elementwise(net.tensor(x), new, "SUM")
+        new = binary(net, "SUM", x, new)
     condition = net.tensor(mask, torch.bool)
     for _ in range(behind):
         condition = net.unsqueeze(condition, [len(condition.shape)])

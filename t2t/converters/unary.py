@@ -228,9 +228,10 @@ def logit(net: Network, self: torch.Tensor, eps: float | None = None) -> Network
     dtype = net.output.dtype
     x = net.tensor(self, dtype)
     if eps is not None:
-        # Two choices, not MAX and MIN, which may lose a NaN.
-        for op, bound in (("LESS", eps), ("GREATER", 1.0 - eps)):
-            x = choose(net, net.add_elementwise(x, bound, op, dtype=dtype), bound, x)
+        # Two choices, not MAX and MIN, which may lose a NaN; the lower bound wins, as in torch.
+        below = net.add_elementwise(x, eps, "LESS", dtype=dtype)
+        above = net.add_elementwise(x, 1.0 - eps, "GREATER", dtype=dtype)
+        x = choose(net, below, eps, choose(net, above, 1.0 - eps, x))
     return net.add_unary(binary(net, "DIV", x, binary(net, "SUB", 1.0, x)), "LOG")
 
 

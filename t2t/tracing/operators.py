@@ -11,6 +11,7 @@ import torch
 from torch._ops import OpOverload
 
 from t2t.tracing.formulas import FORMULAS
+from t2t.tracing.special_formulas import SPECIAL_FORMULAS
 
 __all__ = ["OperatorInfo", "decomposition", "draws_random", "operator_info"]
 
@@ -101,7 +102,7 @@ def _inputs(operator: OpOverload) -> list[tuple[str, str]]:
 @functools.cache
 def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
     core = torch._decomp.core_aten_decompositions()
-    return FORMULAS, core, torch._decomp.decomposition_table  # type: ignore[return-value]
+    return FORMULAS, SPECIAL_FORMULAS, core, torch._decomp.decomposition_table  # type: ignore[return-value]
 
 
 def decomposition(operator: OpOverload) -> Callable[..., Any] | None:

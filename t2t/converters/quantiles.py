@@ -1,0 +1,158 @@
+"""Quantiles and the median without NaN: of sorted elements, those at computed places.
+
+Which places these are depends on how many elements are numbers. All answers are computed when the
+network is made, exactly, as tables that the network reads by this count.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from t2t.converters._arguments import positive_dim, static_number
+from t2t.converters._compute import choose
+from t2t.converters.order import MAX_K
+from t2t.errors import UnsupportedArgumentError, require
+from t2t.network import Network, NetworkTensor
+from t2t.registry import converter
+
+__all__ = ["nanmedian", "nanmedian_dim", "nanquantile", "quantile"]
+
+
+@converter("torch.quantile", "torch.Tensor.quantile", precision="sensitive")
+def quantile(
+    net: Network,
+    input: torch.Tensor,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+    out: torch.Tensor | None = None,
+) -> NetworkTensor:
+    """Convert to the quantiles ``q`` (constants) along a dimension, or of all; NaN gives NaN."""
+    del keepdim  # torch's output has the shape
+    require("out", out, None, "out= of a quantile has no converter")
+    return _Rows(net, input, dim).quantiles(q, interpolation, lenient=False)
+
+
+@converter("torch.nanquantile", "torch.Tensor.nanquantile", precision="sensitive")
+def nanquantile(
+    net: Network,
+    input: torch.Tensor,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+    out: torch.Tensor | None = None,
+) -> NetworkTensor:
+    """Convert to the quantiles ``q`` (constants) of the elements that are numbers."""
+    del keepdim  # torch's output has the shape
+    require("out", out, None, "out= of a quantile has no converter")
+    return _Rows(net, input, dim).quantiles(q, interpolation, lenient=True)
+
+
+@converter("aten::nanmedian.default", precision="sensitive")
+def nanmedian(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert to the median of all numbers, the lower one of two."""
+    return net.reshape(_Rows(net, self, None).median()[0], ())
+
+
+@converter("aten::nanmedian.dim", precision="sensitive")
+def nanmedian_dim(
+    net: Network, self: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[NetworkTensor, NetworkTensor]:
+    """Convert to the median of the numbers along a dimension, and a place of it."""
+    del keepdim  # torch's output has the shape
+    value, place = _Rows(net, self, dim).median()
+    shape = net.output[0].shape
+    return net.reshape(value, shape), net.reshape(net.cast(place, torch.int64), shape)
+
+
+class _Rows:
+    """A tensor as sorted rows, NaN last.
+
+    Args:
+        net: the network.
+        input: the tensor.
+        dim: the dimension that becomes the row; None is all.
+    """
+
+    def __init__(self, net: Network, input: torch.Tensor, dim: int | None) -> None:
+        self.net = net
+        self.dtype = input.dtype if input.is_floating_point() else torch.int64
+        x = net.tensor(input, self.dtype)
+        if dim is None or input.ndim == 0:
+            self.size = static_number("number of elements", math.prod(input.shape))
+        else:
+            axis = positive_dim(dim, input.ndim)
+            self.size = static_number(f"size of dim {dim}", input.shape[axis])
+            x = net.transpose(x, [*(a for a in range(input.ndim) if a != axis), axis])
+        if self.size > MAX_K:
+            raise UnsupportedArgumentError(
+                f"{self.size} elements: TensorRT's ITopKLayer sorts at most {MAX_K}"
+            )
+        x = net.reshape(x, [math.prod(input.shape) // self.size, self.size])
+        self.counts: NetworkTensor | None = None
+        if input.is_floating_point():
+            missing = net.add_unary(x, "ISNAN")
+            numbers = net.cast(net.add_unary(missing, "NOT"), torch.int32)
+            self.counts = net.add_reduce(numbers, "SUM", 1, keep_dims=True)
+            x = choose(net, missing, math.inf, x, self.dtype)
+        self.sorted, self.places = net.add_topk(x, "MIN", self.size, 1)
+
+    def quantiles(self, q: Any, interpolation: str, lenient: bool) -> NetworkTensor:
+        """Give quantiles in the shape and dtype of the operation's output."""
+        net, dtype = self.net, self.dtype
+        if net.is_traced(q):
+            raise UnsupportedArgumentError("q depends on the input: supported: constants")
+        wanted = torch.as_tensor(q, dtype=dtype).double().reshape(-1)
+        results = [self._quantile(float(number), interpolation) for number in wanted]
+        joined = results[0] if len(results) == 1 else net.add_concatenation(results, 1)
+        enough = 1 if lenient else self.size
+        assert self.counts is not None
+        few = net.add_elementwise(self.counts, enough, "LESS", dtype=torch.int32)
+        joined = choose(net, few, math.nan, joined, dtype)
+        return net.reshape(net.transpose(joined, [1, 0]), net.output.shape)
+
+    def _quantile(self, q: float, interpolation: str) -> NetworkTensor:
+        net, dtype = self.net, self.dtype
+        ranks = q * (torch.arange(self.size + 1, dtype=torch.float64) - 1).clamp(min=0)
+        chosen = {"lower": ranks.floor(), "higher": ranks.ceil(), "nearest": ranks.round()}
+        if interpolation in chosen:
+            return self._at(self.sorted, chosen[interpolation])
+        low, high = (self._at(self.sorted, r) for r in (ranks.floor(), ranks.ceil()))
+        parts = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks.frac()
+        weight = net.add_gather(parts.to(dtype), self._counts(), 0)
+        # As torch.lerp: from the nearer end, so that it is met exactly.
+        span = net.add_elementwise(high, low, "SUB")
+        rest = net.add_elementwise(1.0, weight, "SUB", dtype=dtype)
+        up = net.add_elementwise(low, net.add_elementwise(span, weight, "PROD"), "SUM")
+        down = net.add_elementwise(high, net.add_elementwise(span, rest, "PROD"), "SUB")
+        near = net.add_elementwise(weight, 0.5, "LESS", dtype=dtype)
+        return net.add_select(near, up, down)
+
+    def median(self) -> tuple[NetworkTensor, NetworkTensor]:
+        """Give the lower median of each row's numbers, and its place."""
+        net = self.net
+        ranks = ((torch.arange(self.size + 1) - 1) // 2).clamp(min=0)
+        value, place = self._at(self.sorted, ranks), self._at(self.places, ranks)
+        if self.counts is not None:
+            none = net.add_elementwise(self.counts, 0, "EQUAL", dtype=torch.int32)
+            value = choose(net, none, math.nan, value, self.dtype)
+        return value, place
+
+    def _counts(self) -> NetworkTensor:
+        assert self.counts is not None
+        return self.counts
+
+    def _at(self, x: NetworkTensor, ranks: torch.Tensor) -> NetworkTensor:
+        """Read each row at the rank that stands in a table at the row's count of numbers."""
+        net = self.net
+        if self.counts is None:
+            return net.narrow(x, 1, int(ranks[-1]), 1)
+        index = net.add_gather(ranks.to(torch.int32), self.counts, 0)
+        return net.add_gather(x, index, 1, mode="ELEMENT")

@@ -1,0 +1,95 @@
+"""Quantiles, and rare operators that are converted by formulas of their own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.cases import OpCase, ids, integers, run_case, uniform
+
+NAN, INF = math.nan, math.inf
+HOLES = torch.tensor([[1, NAN, 3, 0, 5], [4, 2, -1, INF, 7], [1, 2, 3, 4, 5], [NAN, NAN, 2, 9, 1]])
+EMPTY_ROW = torch.tensor([[NAN, NAN, NAN], [1, NAN, 2]])
+Q = torch.tensor([0.3, 0.7, 0.5])
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+QUANTILES = [
+    *[
+        OpCase(
+            f"quantile-{kind}", lambda x, kind=kind: x.quantile(Q, dim=1, interpolation=kind),
+            [(3, 11)],
+        )
+        for kind in INTERPOLATIONS
+    ],
+    *[
+        OpCase(
+            f"nanquantile-{kind}",
+            lambda x, kind=kind: torch.nanquantile(x, Q, dim=1, interpolation=kind), [HOLES],
+        )
+        for kind in INTERPOLATIONS
+    ],
+    OpCase("quantile-all", lambda x: torch.quantile(x, 0.4), [(3, 11)]),
+    OpCase("quantile-nan", lambda x: torch.quantile(x, 0.4, 1), [HOLES]),
+    OpCase("quantile-keepdim", lambda x: x.quantile(0.4, 0, True), [(3, 4, 5)]),
+    OpCase("quantile-scalar", lambda x: x.quantile(0.4), [()]),
+    OpCase("nanquantile-method", lambda x: x.nanquantile(0.4, 1, keepdim=True), [EMPTY_ROW]),
+    OpCase(
+        "quantile-dynamic", lambda x: x.quantile(0.4, dim=-1), [(3, 4, 5)], dynamic=[{0: (1, 8)}],
+        shapes=[(5, 4, 5)],
+    ),
+    OpCase("quantile-long", lambda x: x.quantile(0.4), [(2, 2000)], raises="at most 3840"),
+    OpCase(
+        "quantile-traced", lambda x: torch.quantile(x, x[0].clamp(0, 1)), [(3,)], raises="constants"
+    ),
+    OpCase("nanmedian", torch.nanmedian, [HOLES]),
+    OpCase("nanmedian-dim", lambda x: torch.nanmedian(x, 1), [HOLES]),
+    OpCase("nanmedian-empty", lambda x: x.nanmedian(1, keepdim=True).values, [EMPTY_ROW]),
+    OpCase("nanmedian-int", lambda x: x.nanmedian(0), [torch.tensor([[3, 1], [2, 8], [1, 7]])]),
+    OpCase("nanmedian-scalar", torch.nanmedian, [()]),
+]  # fmt: skip
+
+POINTS = torch.tensor([-0.99999, -0.5, -1e-3, 0, 1e-6, 0.3, 0.9999999, 1, -1, 2, NAN])
+FALLING = torch.tensor([-INF, -INF, 1, 2, -1e4, 3])
+
+FORMULAS = [
+    OpCase("angle", torch.angle, [torch.tensor([1, -2, 0.0, -0.0, NAN, -INF])]),
+    OpCase("angle-int", torch.angle, [torch.tensor([1, -2, 0])]),
+    OpCase("erfinv", torch.erfinv, [POINTS]),
+    OpCase("erfinv-in-place", lambda x: (x * 1).erfinv_(), [POINTS]),
+    OpCase("erfinv-int", torch.special.erfinv, [torch.tensor([1, -1, 0])]),
+    OpCase("logit-crossed", lambda x: x.logit(0.6), [uniform(5, low=0, high=1)]),
+    OpCase("masked-scatter", lambda x, s: x.masked_scatter(x > 0, s), [(3, 5), (15,)]),
+    OpCase("masked-scatter-row", lambda x, s: x.masked_scatter(x[:1] > 0, s), [(3, 5), (4, 5)]),
+    OpCase("logcumsumexp", lambda x: (x * 30).logcumsumexp(1), [(3, 7)]),
+    OpCase("logcumsumexp-falling", lambda x: torch.logcumsumexp(x, 0), [FALLING]),
+    OpCase("logcumsumexp-long", lambda x: x.logcumsumexp(0), [(5000,)], raises="no converter"),
+    OpCase("bilinear", nn.Bilinear(3, 4, 5), [(2, 3), (2, 4)]),
+    OpCase("bilinear-vectors", lambda x, y: F.bilinear(x, y, torch.ones(5, 3, 4)), [(3,), (4,)]),
+    OpCase("bilinear-batches", nn.Bilinear(3, 4, 5, bias=False), [(6, 2, 3), (6, 2, 4)]),
+    OpCase("renorm", lambda x: x.renorm(2, 0, 1.0), [(3, 7)]),
+    OpCase("renorm-half", lambda x: x.renorm(1, -1, 1.0), [uniform(3, 7, dtype=torch.float16)]),
+    *[
+        OpCase(
+            f"index-reduce-{kind}-{own}",
+            lambda x, i, y, kind=kind, own=own: x.index_reduce(1, i, y, kind, include_self=own),
+            [(3, 5), integers(4, high=5), (3, 4)],
+        )
+        for kind in ("mean", "prod", "amax", "amin")
+        for own in (True, False)
+    ],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ids(QUANTILES))
+def test_quantiles(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("case", ids(FORMULAS))
+def test_formulas(case: OpCase) -> None:
+    run_case(case)
