@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ __all__ = [
     "MASKS",
     "Places",
     "bounded",
+    "broadcast",
     "count",
     "integer_indices",
     "mask_indices",
@@ -140,7 +142,7 @@ def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | No
     """
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     used = [index for index in indices if index is not None]
-    shape = tuple(torch.broadcast_shapes(*(index.shape for index in used)))  # type: ignore[no-untyped-call]
+    shape = broadcast(index.shape for index in used)
     numbers = [wrapped_tensor(net, i, self.shape[a]) for a, i in zip(axes, used, strict=True)]
     constant = None
     known = [n.long() for n in numbers if isinstance(n, torch.Tensor) and not net.is_traced(n)]
@@ -158,6 +160,16 @@ def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | No
     rest = [axis for axis in range(self.ndim) if axis not in axes]
     front = axes[0] if adjacent else 0
     return Places([*axes, *rest], len(axes), shape, front, coordinates, constant)
+
+
+def broadcast(shapes: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+    """Give the shape that several have together; torch has checked that they have one.
+
+    torch.broadcast_shapes would ask whether dynamic sizes are 1.
+    """
+    columns = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    sizes = [next((n for n in column if static_size(n) != 1), 1) for column in columns]
+    return tuple(reversed(sizes))
 
 
 def count(shape: Sequence[Any]) -> int | None:

@@ -9,24 +9,42 @@ import numpy as np
 import sympy
 
 from t2t.errors import GuardError
-from t2t.shapes import NumpyArithmetic, Range, counterexample, evaluate
+from t2t.shapes import NumpyArithmetic, Range, counterexample, describe, evaluate
 from t2t.tracing.graph import Location
 
 __all__ = ["GuardLog", "narrow", "prove"]
 
 
 class GuardLog(list[Any]):
-    """A list of torch's guards that notes the user's line as each one is added."""
+    """A list of torch's guards that notes the user's line as each one is added.
+
+    Attributes:
+        locations: for each guard the user's line.
+        proved: the ranges for which the guards were proved; those that converters add later, as
+            they look at a size, are proved at once.
+    """
 
     def __init__(self, locate: Any) -> None:
         super().__init__()
         self.locations: list[Location | None] = []
+        self.proved: Mapping[sympy.Symbol, Range] | None = None
         self._locate = locate
 
     def append(self, guard: Any) -> None:
-        """Add a guard."""
+        """Add a guard.
+
+        Raises:
+            GuardError: the trace is over, and the guard does not hold for all sizes.
+        """
         super().append(guard)
         self.locations.append(self._locate())
+        if self.proved is not None:
+            point = counterexample(guard.expr, self.proved)
+            if point is not None:
+                raise GuardError(
+                    f"the converter decides on a size: {guard.expr} does not hold for "
+                    f"{describe(point)}; declare a narrower range"
+                )
 
 
 def prove(guards: GuardLog, ranges: Mapping[sympy.Symbol, Range], names: Mapping[Any, str]) -> None:
@@ -57,6 +75,7 @@ def prove(guards: GuardLog, ranges: Mapping[sympy.Symbol, Range], names: Mapping
             "Declare a narrower range, pass narrow_shapes=True, or compute the size with "
             "operations that keep it symbolic (//, *, torch.sym_max, torch.sym_int)"
         )
+    guards.proved = ranges
 
 
 def narrow(
