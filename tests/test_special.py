@@ -84,6 +84,56 @@ FORMULAS = [
 ]  # fmt: skip
 
 
+WORDS, OFFSETS = integers(9, high=6), torch.tensor([0, 2, 2, 7])
+TABLE = torch.randn(6, 3, generator=torch.Generator().manual_seed(5))
+
+BAGS = [
+    *[
+        row
+        for mode in ("sum", "mean", "max")
+        for row in (
+            OpCase(
+                f"bag-{mode}", lambda i, m=mode: F.embedding_bag(i, TABLE, OFFSETS, mode=m), [WORDS]
+            ),
+            OpCase(
+                f"bag-{mode}-padding",
+                lambda i, m=mode: F.embedding_bag(i, TABLE, OFFSETS, mode=m, padding_idx=2),
+                [WORDS],
+            ),
+            OpCase(f"bag-{mode}-module", nn.EmbeddingBag(6, 3, mode=mode), [WORDS, OFFSETS]),
+            OpCase(
+                f"bag-{mode}-rows", lambda i, m=mode: F.embedding_bag(i, TABLE, mode=m),
+                [integers(4, 3, high=6)],
+            ),
+        )
+    ],
+    OpCase(
+        "bag-last-offset",
+        lambda i, o: F.embedding_bag(i, TABLE, o, mode="mean", include_last_offset=True),
+        [WORDS, torch.tensor([0, 2, 9])],
+    ),
+    OpCase(
+        "bag-weighted",
+        lambda i, w: F.embedding_bag(i, TABLE, OFFSETS, mode="sum", per_sample_weights=w),
+        [WORDS, (9,)],
+    ),
+    OpCase("bag-one", lambda i: F.embedding_bag(i, TABLE, OFFSETS[:1]), [WORDS]),
+    OpCase("bag-table", F.embedding_bag, [integers(4, 3, high=6), (6, 3)]),
+    OpCase(
+        "bag-operator", lambda i: torch.ops.aten._embedding_bag(TABLE, i, OFFSETS)[0], [WORDS]
+    ),
+    OpCase(
+        "bag-sizes", lambda i: torch.embedding_bag(TABLE, i, OFFSETS)[2], [WORDS],
+        raises="must not be used",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ids(BAGS))
+def test_bags(case: OpCase) -> None:
+    run_case(case)
+
+
 @pytest.mark.parametrize("case", ids(QUANTILES))
 def test_quantiles(case: OpCase) -> None:
     run_case(case)

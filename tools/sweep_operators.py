@@ -15,6 +15,7 @@ import argparse
 import fnmatch
 import json
 import multiprocessing
+import re
 import sys
 import warnings
 from collections import Counter, defaultdict
@@ -220,7 +221,7 @@ def _row(name: str, outcomes: list[dict[str, str]]) -> str:
 
 def _reason(outcome: dict[str, str]) -> str:
     """Give the reason without the place, which is in this tool."""
-    text = outcome["text"].partition(" (called at ")[0].partition(" at operator_samples.py")[0]
+    text = re.sub(r"(,? called| \(called)? at \S*operator_samples\.py.*", "", outcome["text"])
     text = text.removeprefix("[check] ").partition(": ")[2] or text
     return (text if outcome["verdict"] == "refused" else f"{outcome['verdict']} {text}")[:160]
 

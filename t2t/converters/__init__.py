@@ -8,6 +8,7 @@ import importlib
 FAMILIES = (
     "activation",
     "attention",
+    "bags",
     "batch_norm",
     "bitwise",
     "casts",
