@@ -6,22 +6,26 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from types import NoneType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
-from t2t.shapes import static_size
+from t2t.shapes import is_symbolic, static_size
 
 __all__ = [
     "MASKS",
     "Places",
     "bounded",
     "broadcast",
+    "check_range",
     "count",
     "integer_indices",
+    "known_indices",
     "mask_indices",
     "places",
     "wrapped",
@@ -76,6 +80,34 @@ def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor
     length = size if number is None else number
     negative = net.add_elementwise(index, 0, "LESS")
     return net.add_select(negative, net.add_elementwise(index, length, "SUM"), index)
+
+
+def check_range(index: Any, size: Any) -> None:
+    """Let guards say that a dynamic dimension has the places that a constant index names."""
+    if not is_symbolic(size) or isinstance(index, FakeTensor) or not index.numel():
+        return
+    with unset_fake_temporarily():
+        low, high = int(index.min()), int(index.max())
+    # The truth value of a condition on a dynamic size is what installs a guard.
+    bool(size > high)
+    bool(size >= -low)
+
+
+def known_indices(
+    self: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Give the indices of a fake tensor with constant masks as places; their range is checked."""
+    numbers: list[torch.Tensor | None] = []
+    for number in indices:
+        if isinstance(number, FakeTensor | NoneType) or number.dtype not in MASKS:
+            numbers.append(number)
+            continue
+        with unset_fake_temporarily():
+            numbers += mask_indices(number)
+    for size, number in zip(self.shape, numbers, strict=False):
+        if number is not None:
+            check_range(number, size)
+    return numbers
 
 
 @dataclass

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import NoneType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from t2t.converters._arguments import positive_dim
 from t2t.converters._places import (
-    MASKS,
     bounded,
+    check_range,
     integer_indices,
-    mask_indices,
+    known_indices,
     places,
     wrapped,
     wrapped_tensor,
@@ -50,7 +48,15 @@ def select(net: Network, self: torch.Tensor, dim: int, index: Any) -> NetworkTen
     return net.add_gather(self, net.tensor(place, torch.int64), axis)
 
 
-@converter("aten::index_select")
+def _select_shape(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    sizes = list(self.shape)
+    if sizes:
+        check_range(index, sizes[dim])
+        sizes[dim] = index.numel()
+    return self.new_empty(sizes)
+
+
+@converter("aten::index_select", meta=_select_shape)
 def index_select(net: Network, self: torch.Tensor, dim: int, index: torch.Tensor) -> NetworkTensor:
     """Convert to one gather layer; torch allows no negative index here."""
     axis = positive_dim(dim, self.ndim)
@@ -74,13 +80,7 @@ def embedding(
 
 def _index_shape(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Compute the fake result; how many elements a constant mask selects is known."""
-    numbers: list[torch.Tensor | None] = []
-    for number in indices:
-        if isinstance(number, FakeTensor | NoneType) or number.dtype not in MASKS:
-            numbers.append(number)
-            continue
-        with unset_fake_temporarily():
-            numbers += mask_indices(number)
+    numbers = known_indices(self, indices)
     return torch.ops.aten.index.Tensor(self, numbers)  # type: ignore[no-any-return]
 
 
@@ -99,7 +99,15 @@ def index(
     return net.transpose(taken, found.result_order(net.output.ndim))
 
 
-@converter("aten::gather")
+def _gather_shape(
+    self: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False
+) -> torch.Tensor:
+    del sparse_grad
+    check_range(index, self.shape[dim] if self.ndim else 1)
+    return self.new_empty(index.shape)
+
+
+@converter("aten::gather", meta=_gather_shape)
 def gather(
     net: Network, self: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False
 ) -> NetworkTensor:
@@ -115,7 +123,12 @@ def gather(
     return net.reshape(taken, net.output.shape)
 
 
-@converter("aten::take")
+def _take_shape(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    check_range(index, self.numel())
+    return self.new_empty(index.shape)
+
+
+@converter("aten::take", meta=_take_shape)
 def take(net: Network, self: torch.Tensor, index: torch.Tensor) -> NetworkTensor:
     """Convert to one gather layer of the flattened tensor."""
     place = wrapped_tensor(net, index, self.numel())

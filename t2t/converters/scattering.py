@@ -9,7 +9,15 @@ import torch
 
 from t2t.converters._arguments import positive_dim
 from t2t.converters._compute import binary
-from t2t.converters._places import MASKS, bounded, integer_indices, places, wrapped
+from t2t.converters._places import (
+    MASKS,
+    bounded,
+    check_range,
+    integer_indices,
+    known_indices,
+    places,
+    wrapped,
+)
 from t2t.converters.accumulating import accumulated
 from t2t.converters.casts import converted
 from t2t.errors import UnsupportedOperatorError
@@ -143,7 +151,15 @@ def _strided_places(net: Network, start: Any, step: int, count: Any, total: Any)
     return net.add_select(hit, net.add_elementwise(turn, net.tensor(total, integer), "SUM"), place)
 
 
-@converter("aten::scatter.src")
+def _scatter_shape(
+    self: torch.Tensor, dim: int, index: torch.Tensor, *values: Any, **others: Any
+) -> torch.Tensor:
+    del values, others
+    check_range(index, self.shape[dim] if self.ndim else 1)
+    return self.new_empty(self.shape)
+
+
+@converter("aten::scatter.src", meta=_scatter_shape)
 def scatter(
     net: Network, self: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor
 ) -> NetworkTensor:
@@ -157,7 +173,7 @@ def scatter(
     return _scattered(net, self, axis, index, updates)
 
 
-@converter("aten::scatter.value")
+@converter("aten::scatter.value", meta=_scatter_shape)
 def scatter_value(
     net: Network, self: torch.Tensor, dim: int, index: torch.Tensor, value: Any
 ) -> NetworkTensor:
@@ -176,7 +192,15 @@ def _scattered(
     return net.reshape(net.add_scatter(data, places, updates, "ELEMENT", axis), net.output.shape)
 
 
-@converter("aten::index_put", "aten::_unsafe_index_put", meta=_like_first)
+def _index_put_shape(
+    self: torch.Tensor, indices: Sequence[torch.Tensor | None], *values: Any, **others: Any
+) -> torch.Tensor:
+    del values, others
+    known_indices(self, indices)
+    return self.new_empty(self.shape)
+
+
+@converter("aten::index_put", "aten::_unsafe_index_put", meta=_index_put_shape)
 def index_put(
     net: Network,
     self: torch.Tensor,
