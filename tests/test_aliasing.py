@@ -284,6 +284,12 @@ def in_inference_mode(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def reshaped_then_written(x: torch.Tensor) -> torch.Tensor:
+    y = x.transpose(1, 2).reshape(x.shape[0], -1)
+    x.relu_()
+    return y + 1
+
+
 def padded(x: torch.Tensor) -> torch.Tensor:
     out = x.new_zeros(x.shape[0] + 2, 3)
     out[1:-1] = x
@@ -389,6 +395,22 @@ CASES = [
     OpCase(
         "dynamic-diagonal", statements(lambda x: x.diagonal().zero_()), [(3, 3)],
         dynamic=[{0: ("n", 1, 4), 1: ("n", 1, 4)}], raises="dynamic shape",
+    ),
+    OpCase(
+        "dynamic-reshape-written", lambda x: x.transpose(1, 2).reshape(x.shape[0], -1).relu_(),
+        [(2, 3, 4)], dynamic=[{0: (1, 4), 1: (1, 5)}], shapes=[(1, 1, 4)],
+    ),
+    OpCase(
+        "dynamic-flatten-written", lambda x: torch.flatten((x + 1).transpose(1, 2), 1).relu_(),
+        [(2, 3, 4)], dynamic=[{0: (1, 4), 1: (1, 5)}], shapes=[(1, 1, 4)],
+    ),
+    OpCase(
+        "dynamic-contiguous-written", lambda x: (x.transpose(1, 2).contiguous().relu_(), x + 1)[1],
+        [(2, 3, 4)], dynamic=[{0: (1, 4), 1: (1, 5)}], raises="at some sizes",
+    ),
+    OpCase(
+        "dynamic-source-written", reshaped_then_written, [(2, 3, 4)],
+        dynamic=[{0: (1, 4), 1: (1, 5)}], raises="at some sizes",
     ),
     OpCase("expanded", lambda x: x.expand(2, 3).add_(1), [(1, 3)], raises="share memory"),
     OpCase("overlapping", lambda x: x.unfold(1, 2, 1).mul_(2), [X], raises="share memory"),

@@ -14,11 +14,17 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from t2t.errors import ConversionError
+from t2t.errors import ConversionError, UnsupportedOperatorError
 from t2t.registry import Converter
 from t2t.tracing.graph import Value, map_tree
 
 __all__ = ["Entry", "Memory", "Storage", "View", "storage_key", "version_of"]
+
+MAYBE_SHARED = (
+    "it reads a tensor that shares memory, at some sizes and not at others, with one that was "
+    "written in place (after .reshape() or .contiguous() on a dynamic shape); call .clone() before "
+    "the write"
+)
 
 Refresh = Callable[["View", Value], Value]
 Invert = Callable[["Entry", Value, Value], Value]
@@ -32,11 +38,19 @@ class Storage:
         writes: how many writes the trace has recorded.
         counts: how many torch may have counted for them; changes of shape are counted too.
         unwritable: why it must not be written; empty where it may.
+        ties: other memory that may be this one, and its writes when that was noted: whether
+            ``x.reshape()`` copies may depend on a dynamic size.
     """
 
     writes: int = 0
     counts: int = 0
     unwritable: str = ""
+    ties: list[tuple[Storage, int]] = field(default_factory=list)
+
+    def tie(self, other: Storage) -> None:
+        """Note that another memory may be this one, or not."""
+        self.ties.append((other, other.writes))
+        other.ties.append((self, self.writes))
 
 
 @dataclass(eq=False)
@@ -157,13 +171,16 @@ class Memory:
         """Give the tensor's value now.
 
         Raises:
-            ConversionError: its memory was written by something that the trace did not see.
+            ConversionError: its memory was written by something that the trace did not see, or
+                nobody knows whether it was.
         """
         if not entry.explained():
             raise ConversionError(
                 "a traced tensor was changed in place by code that t2t cannot follow; "
                 "use an operation that returns a new tensor there"
             )
+        if any(other.writes != writes for other, writes in entry.storage.ties):
+            raise UnsupportedOperatorError(MAYBE_SHARED)
         if entry.writes != entry.storage.writes:
             assert entry.parent is not None
             assert entry.view is not None

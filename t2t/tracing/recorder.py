@@ -109,11 +109,12 @@ class Recorder:
             raise UnsupportedOperatorError(UNSEEN)
         return self.constants.value(x)
 
-    def forbid_writes(self, x: torch.Tensor, why: str) -> None:
-        """Let a later write to the memory of a traced tensor raise."""
-        entry = self._memory.find(x)
-        assert entry is not None
-        entry.storage.unwritable = why
+    def tie(self, x: torch.Tensor, copy: torch.Tensor) -> None:
+        """Note that two traced tensors may share memory, or not."""
+        first, second = self._memory.find(x), self._memory.find(copy)
+        assert first is not None
+        assert second is not None
+        first.storage.tie(second.storage)
 
     def call_operator(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -25,6 +25,7 @@ def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
     patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, tracer))
     for owner in (torch, torch.Tensor):
         patch(stack, owner, "reshape", functools.partial(_reshape, tracer))
+        patch(stack, owner, "flatten", functools.partial(_flatten, tracer))
     patch(stack, math, "sqrt", functools.partial(_sqrt, tracer))
 
 
@@ -85,11 +86,7 @@ def _linspace(tracer: Tracer, original: Any) -> Any:
 
 # Whether these copy depends on the memory layout, and with dynamic sizes on whether one is 1. A
 # network has no layout: the guard that the question would install means nothing. Only a write could
-# tell a copy from an alias, so there must be none.
-_ALIAS_OR_COPY = (
-    "a write into a tensor that shares memory with another one at some sizes and not at others "
-    "(after .reshape() or .contiguous() on a dynamic shape): call .clone() before the write"
-)
+# tell a copy from an alias: after one, only what was written may be read.
 
 
 def _contiguous(tracer: Tracer, original: Any) -> Any:
@@ -118,6 +115,17 @@ def _reshape(tracer: Tracer, original: Any) -> Any:
     return reshape
 
 
+def _flatten(tracer: Tracer, original: Any) -> Any:
+    @functools.wraps(original)
+    def flatten(self: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
+        if not _is_uncertain(tracer, self):
+            result: torch.Tensor = original(self, start_dim, end_dim)
+            return result
+        return original(_copy(tracer, self), start_dim, end_dim)
+
+    return flatten
+
+
 def _is_uncertain(tracer: Tracer, x: torch.Tensor) -> bool:
     return (
         tracer.is_active()
@@ -129,6 +137,5 @@ def _is_uncertain(tracer: Tracer, x: torch.Tensor) -> bool:
 
 def _copy(tracer: Tracer, x: torch.Tensor) -> torch.Tensor:
     copy = x.clone(memory_format=torch.contiguous_format)
-    for tensor in (x, copy):
-        tracer.forbid_writes(tensor, _ALIAS_OR_COPY)
+    tracer.tie(x, copy)
     return copy
