@@ -10,7 +10,6 @@ from torch._ops import OpOverload
 
 from t2t import registry
 from t2t.errors import UnsupportedOperatorError
-from t2t.tracing.aliasing import Entry
 from t2t.tracing.graph import Value, map_tree, tree_leaves
 from t2t.tracing.layout import may_be_same
 from t2t.tracing.operators import OperatorInfo, draws_random, operator_info
@@ -60,11 +59,6 @@ class Mutations(Recorder):
             return None
         given = list(results if fresh else targets)[: len(returned)]
         return given[0] if len(given) == 1 else tuple(given)
-
-    def _write(self, entry: Entry, value: Value) -> None:
-        if entry.storage.unwritable:
-            raise self.located(UnsupportedOperatorError(entry.storage.unwritable))
-        self._memory.write(entry, value)
 
     def _write_gap(
         self,

@@ -224,6 +224,11 @@ class Recorder:
             )
         return result
 
+    def _write(self, entry: Entry, value: Value) -> None:
+        if entry.storage.unwritable:
+            raise self.located(UnsupportedOperatorError(entry.storage.unwritable))
+        self._memory.write(entry, value)
+
     def _note_output(
         self,
         x: torch.Tensor,

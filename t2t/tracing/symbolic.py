@@ -118,10 +118,9 @@ def _reshape(tracer: Tracer, original: Any) -> Any:
 def _flatten(tracer: Tracer, original: Any) -> Any:
     @functools.wraps(original)
     def flatten(self: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
-        if not _is_uncertain(tracer, self):
-            result: torch.Tensor = original(self, start_dim, end_dim)
-            return result
-        return original(_copy(tracer, self), start_dim, end_dim)
+        source = _copy(tracer, self) if _is_uncertain(tracer, self) else self
+        result: torch.Tensor = original(source, start_dim, end_dim)
+        return result
 
     return flatten
 
