@@ -131,11 +131,17 @@ class _Traced:
 
     def input_specs(self) -> tuple[TensorSpec, ...]:
         return tuple(
-            _input_spec(index, name, value, shape, self.graph)
-            for index, (name, value, shape) in enumerate(
-                zip(self.names, self.graph.inputs, self.declared, strict=True)
-            )
+            _input_spec(name, value, shape, self._ranges())
+            for name, value, shape in zip(self.names, self.graph.inputs, self.declared, strict=True)
         )
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        """Give the range of each dynamic dimension, narrowed perhaps, by its name."""
+        places = self.graph.symbols.items()
+        return {
+            self.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
+            for symbol, (index, dim) in places
+        }
 
     def tied(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         places: dict[str, list[tuple[int, int]]] = {}
@@ -178,15 +184,16 @@ def _trace(
     return _Traced(graph, names, parameters, structure, declared)
 
 
-def _input_spec(index: int, name: str, value: Value, shape: InputShape, graph: Graph) -> TensorSpec:
+def _input_spec(
+    name: str, value: Value, shape: InputShape, ranges: Mapping[str, tuple[int, int]]
+) -> TensorSpec:
     if not shape.dynamic:
         return TensorSpec(name, value.tensor.dtype, _plain(value.tensor))
     low, best, high = list(shape.min), list(shape.opt), list(shape.max)
-    for symbol, place in graph.symbols.items():
-        if place[0] == index:
-            least, most = graph.ranges[symbol]
-            low[place[1]], high[place[1]] = least, most
-            best[place[1]] = min(max(best[place[1]], least), most)
+    for dim, dimension in shape.dynamic.items():
+        if dimension.name in ranges:
+            low[dim], high[dim] = least, most = ranges[dimension.name]
+            best[dim] = min(max(best[dim], least), most)
     dynamic = tuple(-1 if a != b else a for a, b in zip(shape.min, shape.max, strict=True))
     return TensorSpec(name, value.tensor.dtype, dynamic, tuple(low), tuple(best), tuple(high))
 

@@ -338,6 +338,17 @@ def test_a_decision_on_a_size_names_the_line_and_the_size() -> None:
     to_network(function, [X], dynamic_shapes=[{0: (1, 3)}])
 
 
+def test_a_range_is_narrowed_for_all_dimensions_of_one_name() -> None:
+    n = torch.export.Dim("n", min=1, max=8)
+    converted = to_network(
+        lambda x: x * 2 if x.shape[0] > 3 else x,
+        [torch.randn(3, 3)],
+        dynamic_shapes=[{0: n, 1: n}],
+        narrow_shapes=True,
+    )
+    assert converted.signature.inputs[0].max_shape == (3, 3)
+
+
 def test_a_size_that_becomes_a_plain_number_is_refused() -> None:
     with pytest.raises(GuardError, match=r"plain number there.*torch\.sym_int"):
         to_network(lambda x: x * int(x.shape[0] * 1.5), [X], dynamic_shapes=[{0: (1, 8)}])

@@ -29,12 +29,13 @@ import torch
 from rich.progress import track
 
 from t2t import backend
-from tools.operator_samples import DTYPES, Outcome, judge
+from tools.operator_samples import DTYPES, FORMS, Outcome, judged
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "out" / "opinfo.jsonl"
 TARGET = ROOT / "docs" / "opinfo.md"
 FAILURES = ("WRONG", "CRASH", "BUILD")
+CONVERSIONS = ("dynamic", "fp16")
 
 # What TensorRT cannot have, by name: random numbers, uninitialized memory, decompositions of
 # linear algebra, sparse tensors, other devices' kernels, complex numbers.
@@ -67,16 +68,21 @@ PyTorch tests its operators with samples of its own (`op_db`). Here each sample'
 inputs of a network of one call, everything else is constant; the reference executor runs it on the
 sample and on the same numbers in another order (integers stay), and must give PyTorch's dtypes,
 shapes and values (relative tolerance 1e-4, half 1e-2). One network of each operator and dtype is
-built by the real builder. Samples of each operator: up to {counts}; the
-first few are spelt not only as functions but also as methods, in place, and with `out=`.
+built by the real builder in each form. Samples of each operator, spread over all that there are:
+up to {counts}. A few of them are not only
+spelt as functions but also as methods, in place, and with `out=`; converted with every size above 1
+dynamic (*dynamic*: run with larger ones too, the ranges narrowed to where the trace holds); and
+with `fp16=True` (*fp16*: compared with float32 at 2e-2).
 
-| | operators | samples |
-|-|-|-|
+| | operators | {forms} |
+|-|-|{dashes}|
 {totals}
 
 An operator counts under the worst that happened to one of its samples. *refused* means that the
-conversion raises an error that names the operator, the reason and the line. {skipped} samples
-were left out because PyTorch gives no tensor, or another one in each call.
+conversion raises an error that names the operator, the reason and the line; those of dynamic sizes
+and fp16 count in their columns only. {checks} of the refusals are not a converter's own but come
+from a check of its layers. {skipped} samples were left out because PyTorch gives no tensor, or
+another one in each call.
 """
 
 
@@ -159,7 +165,7 @@ def _apart(op: Any, limit: float) -> list[dict[str, str]]:
 def _judge_all(op: Any, sender: Any) -> None:
     for dtype, count, variants in DTYPES:
         if dtype in op.dtypes:
-            for outcome in judge(op, dtype, count, variants):
+            for outcome in judged(op, dtype, count, variants):
                 sender.send(outcome.to_dict())
     sender.close()
 
@@ -176,7 +182,11 @@ def _read() -> dict[str, list[dict[str, str]]]:
 
 
 def _worst(outcomes: Iterable[dict[str, str]]) -> str:
-    verdicts = {outcome["verdict"] for outcome in outcomes}
+    verdicts = {
+        outcome["verdict"]
+        for outcome in outcomes
+        if outcome["verdict"] in FAILURES or outcome["form"] not in CONVERSIONS
+    }
     if "ok" in verdicts and "refused" in verdicts and not verdicts & set(FAILURES):
         return "partly refused"
     order = (*FAILURES, "refused", "ok")
@@ -186,16 +196,25 @@ def _worst(outcomes: Iterable[dict[str, str]]) -> str:
 def document(records: dict[str, list[dict[str, str]]]) -> str:
     """Write the whole document."""
     classes = Counter(_worst(outcomes) for outcomes in records.values())
-    verdicts = Counter(o["verdict"] for outcomes in records.values() for o in outcomes)
+    everything = [o for outcomes in records.values() for o in outcomes]
+    counts = Counter((o["verdict"], o["form"] or "function") for o in everything)
     kinds = ("ok", "partly refused", "refused", *FAILURES)
-    totals = [f"| {kind} | {classes[kind]} | {verdicts[kind] or ''} |" for kind in kinds]
+    totals = [
+        f"| {kind} | {classes[kind]} | "
+        + " | ".join(str(counts[kind, form] or "") for form in FORMS)
+        + " |"
+        for kind in kinds
+    ]
     head = _HEAD.format(
         backend=backend.name(),
         version=backend.version(),
         torch=torch.__version__,
         counts=", ".join(f"{n} {str(d).removeprefix('torch.')}" for d, n, _ in DTYPES),
         totals="\n".join(totals),
-        skipped=verdicts["skipped"],
+        forms=" | ".join(FORMS),
+        dashes="|".join("-" for _ in FORMS),
+        checks=sum("[check]" in o["text"] for o in everything),
+        skipped=sum(o["verdict"] == "skipped" for o in everything),
     )
     reasons = ", ".join(f"{reason} ({_listed(LEFT_OUT[reason])})" for reason in LEFT_OUT)
     rows = [_row(name, outcomes) for name, outcomes in sorted(records.items())]
@@ -208,7 +227,8 @@ def _listed(patterns: Sequence[str]) -> str:
 
 
 def _row(name: str, outcomes: list[dict[str, str]]) -> str:
-    counted = [outcome for outcome in outcomes if outcome["verdict"] != "skipped"]
+    static = [o for o in outcomes if o["form"] not in CONVERSIONS or o["verdict"] in FAILURES]
+    counted = [outcome for outcome in static if outcome["verdict"] != "skipped"]
     good = sum(outcome["verdict"] == "ok" for outcome in counted)
     reasons: dict[str, set[str]] = defaultdict(set)
     for outcome in counted:
