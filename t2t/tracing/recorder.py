@@ -244,7 +244,8 @@ class Recorder:
             if parent is not None:
                 entry = self._memory.find(x)
                 assert entry is not None
-                entry.storage.unwritable = f"a write into the result of {call.name}, a view"
+                why = call.problem or "an operator whose views t2t does not know"
+                entry.storage.unwritable = f"a write into a view by {call.name}: {why}"
             return
         view = View(
             call.name, function, call.converter, call.args, call.kwargs, parent.value, value.index
