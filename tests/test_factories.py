@@ -87,6 +87,8 @@ CASES = [
         "bucketize-traced", lambda x, b: torch.bucketize(x, b.cumsum(0)),
         [(3, 4), uniform(3, low=0)],
     ),
+    OpCase("bucketize-number", lambda x: torch.bucketize(0.5, x.cumsum(0)), [uniform(4, low=0)]),
+    OpCase("bucketize-scalar", lambda x: torch.bucketize(x[0, 0], EDGES), [(3, 4)]),
     OpCase("bucketize-nan", lambda x: torch.bucketize(x.log(), EDGES), [(3, 4)]),
     OpCase("searchsorted", lambda x: torch.searchsorted(EDGES, x), [HALVES]),
     OpCase("searchsorted-rows", lambda x: torch.searchsorted(ROWS, x), [(2, 5)]),

@@ -190,6 +190,10 @@ SCATTERS = [
         for own in (True, False)
     ),
     OpCase(
+        "scatter-mean-int", lambda x, i, y: x.scatter_reduce(0, i, y, "mean"),
+        [integers(4, low=-9), integers(6, high=4), integers(6, low=-9)],
+    ),
+    OpCase(
         "scatter-add-large", lambda x, i, y: x.scatter_add(0, i, y),
         [(5000,), integers(5000, high=5000), (5000,)], raises="adds nothing up",
     ),

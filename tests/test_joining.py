@@ -103,6 +103,11 @@ REPEATS = [
         lambda x: torch.repeat_interleave(x, torch.tensor([2, 0, 1]), dim=1), [(2, 3)],
     ),
     OpCase(
+        "repeat-interleave-of-known-size",
+        lambda x, n: x.repeat_interleave(n, 1, output_size=5),
+        [(2, 3), lambda g: torch.tensor([2, 0, 3])[torch.randperm(3, generator=g)]],
+    ),
+    OpCase(
         "repeat-interleave-traced", lambda x, n: x.repeat_interleave(n, 0),
         [(2, 3), integers(2, high=3)], raises="depends on the data",
     ),

@@ -16,7 +16,7 @@ import torch
 from t2t.converters._arguments import positive_dim
 from t2t.converters._compute import binary, narrowed, working_dtype
 from t2t.converters._places import Places, count
-from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
+from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.shapes import static_size
@@ -154,8 +154,6 @@ def scatter_reduce(
     include_self: bool = True,
 ) -> NetworkTensor:
     """Convert to a comparison of every index with every place, a choice and a reduction."""
-    if reduce == "mean" and not self.is_floating_point():
-        raise UnsupportedArgumentError(f"reduce='mean' of {self.dtype}: supported: floating types")
     if 0 in (static_size(size) for size in index.shape):
         return net.tensor(self)
     axis = positive_dim(dim, self.ndim)
@@ -200,7 +198,9 @@ def _reduced(
         number = net.add_elementwise(
             net.cast(hits, dtype), net.tensor(1, dtype), "SUM" if include_self else "MAX"
         )
-        total = net.add_elementwise(total, number, "DIV")
+        total = net.add_elementwise(
+            total, number, "DIV" if dtype.is_floating_point else "FLOOR_DIV"
+        )
     if include_self:
         return total
     touched = net.add_elementwise(hits, net.tensor(0, torch.int32), "GREATER")

@@ -140,6 +140,22 @@ def searchsorted(
     return (~behind).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
+def bucketize(
+    self: Any, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    """Count the boundaries below each value."""
+    return searchsorted(boundaries, self, out_int32=out_int32, right=right)
+
+
+def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> torch.Tensor:
+    """Give for each place of the result whose repetition stands there."""
+    if output_size is None:
+        # How long it is depends on the data; torch says so.
+        return NotImplemented
+    place = torch.arange(output_size, dtype=repeats.dtype)
+    return searchsorted(repeats.cumsum(0), place, right=True).to(repeats.dtype)
+
+
 FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.split.Tensor: split,
     aten.unsafe_split.Tensor: split,
@@ -150,6 +166,9 @@ FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.put.default: put,
+    aten.bucketize.Tensor: bucketize,
+    aten.bucketize.Scalar: bucketize,
+    aten.repeat_interleave.Tensor: repeat_interleave,
     aten.searchsorted.Tensor: searchsorted,
     aten.searchsorted.Scalar: searchsorted,
     aten.native_batch_norm.default: native_batch_norm,
