@@ -338,6 +338,20 @@ def test_a_decision_on_a_size_names_the_line_and_the_size() -> None:
     to_network(function, [X], dynamic_shapes=[{0: (1, 3)}])
 
 
+def test_what_torch_cannot_trace_with_dynamic_sizes_is_refused() -> None:
+    n = torch.export.Dim("n", min=2, max=5)
+    with pytest.raises(UnsupportedOperatorError, match=r"plain numbers.*test_tracing\.py"):
+        to_network(
+            lambda x, w: torch.cov(x, aweights=w),
+            [torch.randn(3, 4), torch.rand(4)],
+            dynamic_shapes=[{1: n}, {0: n}],
+        )
+
+
+def test_results_without_elements_may_be_dynamic() -> None:
+    dynamic_run(lambda x: x[:, :0].relu(), X, torch.randn(5, 3, 4), dynamic_shapes=[{0: (1, 8)}])
+
+
 def test_a_range_is_narrowed_for_all_dimensions_of_one_name() -> None:
     n = torch.export.Dim("n", min=1, max=8)
     converted = to_network(

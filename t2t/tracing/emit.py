@@ -108,13 +108,11 @@ def _without_elements(net: Network, call: Call) -> list[Any]:
     expected = [x for x in tree_leaves(call.output) if isinstance(x, torch.Tensor)]
     if not all(0 in map(static_size, x.shape) and is_supported(x.dtype) for x in expected):
         return []
-    shapes = [[static_size(size) for size in x.shape] for x in expected]
-    if any(None in shape for shape in shapes):
-        return []
-    return [
-        net.constant(torch.empty(shape, dtype=x.dtype))  # type: ignore[arg-type]
-        for x, shape in zip(expected, shapes, strict=True)
-    ]
+    results = []
+    for x in expected:
+        point = torch.empty([0 if static_size(size) == 0 else 1 for size in x.shape], dtype=x.dtype)
+        results.append(net.expand(net.constant(point), x.shape))
+    return results
 
 
 def _tensor(x: Any) -> Any:

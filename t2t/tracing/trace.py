@@ -26,6 +26,15 @@ from t2t.tracing.tracer import NUMBERS, Tracer
 
 __all__ = ["Dimension", "trace"]
 
+# What torch's own code says where it looks for what only real tensors have and no mode sees it.
+_LIMITS = {
+    "its data is not allocated yet": NUMBERS,
+    "with symbolic sizes/strides": (
+        "PyTorch's own code needs plain numbers for the sizes here, which are dynamic; declare "
+        "them static, or use other functions"
+    ),
+}
+
 Dimension = tuple[str, Range]
 """A dynamic dimension: its name (the same name is the same size) and its range."""
 
@@ -80,9 +89,9 @@ def trace(
             raise
         except Exception as error:
             where = _where(tracer, error)
-            if "its data is not allocated yet" in str(error):
-                # torch itself looked for numbers, where it lets no mode see it.
-                raise UnsupportedOperatorError(f"{NUMBERS}{where}") from error
+            for words, reason in _LIMITS.items():
+                if words in str(error):
+                    raise UnsupportedOperatorError(f"{reason}{where}") from error
             error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
         graph = tracer.graph
