@@ -37,6 +37,8 @@ DYNAMIC = {
     "new-zeros": lambda x: x.new_zeros(x.shape[0], 1),
     "new-ones": lambda x: x.new_ones(x.shape[0], dtype=torch.bool),
     "new-full": lambda x: x.new_full((x.shape[0], 2), 7),
+    "empty-strided": lambda x: torch.empty_strided((x.shape[0], 3), (3, 1)).copy_(x),
+    "new-empty-strided": lambda x: x.new_empty_strided((x.shape[0], 3), (3, 1)).copy_(x),
     "new-empty": lambda x: x.new_empty(x.shape).copy_(x),
     "arange": lambda x: torch.arange(x.shape[0]),
     "arange-start": lambda x: torch.arange(1, x.shape[0] + 2),

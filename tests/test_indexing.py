@@ -72,6 +72,8 @@ SLICES = [
     OpCase("select-bool", lambda x: x[1], [integers(4, 3, high=2, dtype=torch.bool)]),
 ]  # fmt: skip
 
+ONE = torch.tensor([2, 0])
+
 INDICES = [
     OpCase("list", lambda x: x[[1, 1, 1, 1]], [(2, 3)], layers=2),
     OpCase("negative", lambda x: x[:, [0, -1]], [(2, 3)]),
@@ -102,6 +104,7 @@ INDICES = [
         "dynamic", lambda x, i: x[:, i], [(2, 5), integers(4, low=-5, high=5)],
         dynamic=[{0: (1, 4)}, {}], shapes=[(3, 5), (4,)],
     ),
+    OpCase("unsafe", lambda x: torch.ops.aten._unsafe_index(x, [None, ONE]), [(2, 3)]),
     OpCase("index-select", lambda x: x.index_select(1, torch.tensor([2, 0])), [(2, 3)]),
     OpCase(
         "index-select-dim", lambda x, i: torch.index_select(x, -2, i),
@@ -136,7 +139,6 @@ EMBEDDINGS = [
 
 PAIRS = torch.tensor([[0, 3], [4, 1]])
 SAME = torch.tensor([[0, 1, 1], [4, 4, 4]])
-ONE = torch.tensor([2, 0])
 
 
 def put(x: torch.Tensor, place: Any, value: Any) -> torch.Tensor:

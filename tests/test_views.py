@@ -33,6 +33,7 @@ CASES = [
         dynamic=[{0: (1, 8), 1: (1, 9)}], shapes=[(5, 7, 4)],
     ),
     OpCase("view-as", lambda x, y: x.view_as(y), [(2, 6), (3, 4)]),
+    OpCase("reshape-alias", lambda x: torch.ops.aten._reshape_alias(x, [6], [1]), [(2, 3)]),
     OpCase("view-dtype-same", lambda x: x.view(torch.float32) + 1, [(2, 3)]),
     OpCase("view-dtype", lambda x: x.view(torch.int32), [(2, 3)], raises="dtype=torch.int32"),
     OpCase("reshape-copies", lambda x: x.t().reshape(6), [(2, 3)], layers=2),

@@ -45,7 +45,7 @@ def reinterpret(net: Network, self: torch.Tensor, dtype: torch.dtype) -> Network
     return net.tensor(self)
 
 
-@converter("aten::alias", "aten::detach", "aten::lift_fresh", "aten::contiguous", "aten::clone")
+@converter("aten::alias", "aten::detach", "aten::clone")
 def same(net: Network, self: torch.Tensor, memory_format: Any = None) -> NetworkTensor:
     """Convert a copy or an alias to nothing; ``memory_format`` has no meaning in a network."""
     del memory_format
