@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -68,7 +69,43 @@ MAX = [
     ),
     OpCase(
         "max2d-indices-used", lambda x: F.max_pool2d(x, 2, return_indices=True), [(2, 3, 7, 8)],
-        raises="max_pool2d: .*output 1",
+    ),
+    OpCase(
+        "max2d-indices-only", lambda x: F.max_pool2d(x, 2, return_indices=True)[1], [(2, 3, 7, 8)],
+    ),
+    OpCase(
+        "max2d-indices-all",
+        nn.MaxPool2d((3, 2), 2, 1, dilation=(2, 1), ceil_mode=True, return_indices=True),
+        [(2, 3, 7, 8)],
+    ),
+    OpCase(
+        "max2d-indices-equal", nn.MaxPool2d(3, 1, 1, return_indices=True),
+        [integers(2, 3, 7, 8, high=2, dtype=torch.float32)],
+    ),
+    OpCase(
+        "max2d-indices-int", nn.MaxPool2d(3, 1, 1, return_indices=True), [integers(3, 7, 8)],
+    ),
+    OpCase(
+        "max2d-indices-infinite", nn.MaxPool2d(3, 2, 1, return_indices=True),
+        [torch.full((1, 1, 7, 8), -math.inf)],
+    ),
+    OpCase(
+        "max2d-indices-nan", lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[1],
+        [torch.tensor([1.0, math.nan, 2, 3, math.nan, 4] * 8).reshape(1, 1, 6, 8)],
+    ),
+    OpCase(
+        "max2d-indices-batches", nn.MaxPool2d(2, return_indices=True), [(2, 3, 7, 8)],
+        dynamic=[{0: (1, 8)}], shapes=[(5, 3, 7, 8)],
+    ),
+    OpCase(
+        "max2d-indices-dynamic", nn.MaxPool2d(2, return_indices=True), [(2, 3, 7, 8)],
+        dynamic=BOTH, raises="return_indices=True",
+    ),
+    OpCase("max1d-indices", nn.MaxPool1d(3, 2, 1, return_indices=True), [(2, 3, 9)]),
+    OpCase("max3d-indices", nn.MaxPool3d((1, 2, 3), 2, return_indices=True), [(2, 3, 4, 5, 6)]),
+    OpCase(
+        "max2d-unpool",
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), [(2, 3, 6, 8)],
     ),
     OpCase("max2d-aten", lambda x: torch.ops.aten.max_pool2d(x, [3, 2], [2]), [(2, 3, 7, 8)]),
     OpCase("max2d-fp16", nn.MaxPool2d(3, 2), [(2, 3, 7, 8)], policy=FP16, **HALF),
@@ -209,8 +246,14 @@ ADAPTIVE = [
         "adaptive-max2d-indices", lambda x: F.adaptive_max_pool2d(x, 3, True)[0], [(1, 2, 5, 7)]
     ),
     OpCase(
-        "adaptive-max2d-indices-used", nn.AdaptiveMaxPool2d(3, return_indices=True),
-        [(1, 2, 5, 7)], raises="max_pool2d: .*output 1",
+        "adaptive-max2d-indices-used", nn.AdaptiveMaxPool2d(3, return_indices=True), [(1, 2, 5, 7)],
+    ),
+    OpCase(
+        "adaptive-max1d-indices", nn.AdaptiveMaxPool1d(4, return_indices=True), [(2, 3, 7)],
+    ),
+    OpCase(
+        "adaptive-max3d-indices", nn.AdaptiveMaxPool3d((2, 1, 3), return_indices=True),
+        [(2, 3, 4, 5, 7)],
     ),
     OpCase(
         "adaptive-max2d-aten", lambda x: torch.ops.aten.adaptive_max_pool2d(x, [2, 3])[0],

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from t2t.converters._adaptive import adaptive
+from t2t.converters._window_places import adaptive_places, places_of_maxima, pooled_places
 from t2t.converters._windows import Windows, average_pool, max_pool
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
@@ -68,10 +69,11 @@ def _register_max(n: int) -> None:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *windows); indices must not be used."""
+        """Convert ([N], C, *spatial) to ([N], C, *windows), and the places of the maxima."""
         windows = Windows.of(n, kernel_size, stride, padding, dilation, ceil_mode)
-        result = max_pool(net, input, n, windows)
-        return (result, None) if return_indices else result
+        if return_indices:
+            return _maxima_and_places(net, input, n, windows)
+        return max_pool(net, input, n, windows)
 
     if n == 1:
         return
@@ -86,9 +88,19 @@ def _register_max(n: int) -> None:
         dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *windows); indices must not be used."""
+        """Convert ([N], C, *spatial) to ([N], C, *windows), and the places of the maxima."""
         windows = Windows.of(n, kernel_size, stride, padding, dilation, ceil_mode)
-        return max_pool(net, self, n, windows), None
+        return _maxima_and_places(net, self, n, windows)
+
+
+def _maxima_and_places(
+    net: Network, input: torch.Tensor, n: int, windows: Windows
+) -> tuple[NetworkTensor | None, NetworkTensor | None]:
+    maxima = max_pool(net, input, n, windows) if net.is_used(0) else None
+    if not net.is_used(1):
+        return maxima, None
+    table = pooled_places(input.shape[-n:], windows)
+    return maxima, places_of_maxima(net, input, n, table, net.output[1])
 
 
 def _register_average(n: int) -> None:
@@ -162,6 +174,17 @@ def adaptive_max_pool(net: Network, input: torch.Tensor, output_size: Any) -> Ne
     return adaptive(net, net.tensor(input), input.shape, output_size, average=False)
 
 
+def _adaptive_maxima_and_places(
+    net: Network, input: torch.Tensor, n: int, output_size: Any
+) -> tuple[NetworkTensor | None, NetworkTensor | None]:
+    counts = _sizes(input, output_size, n)
+    maxima = adaptive_max_pool(net, input, counts) if net.is_used(0) else None
+    if not net.is_used(1):
+        return maxima, None
+    table = adaptive_places(input.shape[-n:], counts)
+    return maxima, places_of_maxima(net, input, n, table, net.output[1])
+
+
 def _register_adaptive(n: int) -> None:
     average, maximum = f"adaptive_avg_pool{n}d", f"adaptive_max_pool{n}d"
     owners = ("torch.nn.functional", "torch") if n == 1 else ("torch.nn.functional",)
@@ -177,9 +200,10 @@ def _register_adaptive(n: int) -> None:
     def adaptive_max_pool_nd(
         net: Network, input: torch.Tensor, output_size: Any, return_indices: bool = False
     ) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *output_size); indices must not be used."""
-        result = adaptive_max_pool(net, input, _sizes(input, output_size, n))
-        return (result, None) if return_indices else result
+        """Convert ([N], C, *spatial) to ([N], C, *output_size), and the places of the maxima."""
+        if return_indices:
+            return _adaptive_maxima_and_places(net, input, n, output_size)
+        return adaptive_max_pool(net, input, _sizes(input, output_size, n))
 
     if n == 1:
         return
@@ -193,8 +217,8 @@ def _register_adaptive(n: int) -> None:
 
     @converter(f"aten::{maximum}")
     def aten_adaptive_max_pool_nd(net: Network, self: torch.Tensor, output_size: Any) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *output_size); indices must not be used."""
-        return adaptive_max_pool(net, self, _sizes(self, output_size, n)), None
+        """Convert ([N], C, *spatial) to ([N], C, *output_size), and the places of the maxima."""
+        return _adaptive_maxima_and_places(net, self, n, output_size)
 
 
 for _n in (1, 2, 3):
