@@ -183,11 +183,14 @@ class Counter(nn.Module):
         super().__init__()
         self.register_buffer("steps", torch.zeros(()))
         self.plain = torch.ones(3)
+        self.rows = torch.zeros(2, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
         self.plain.mul_(2)
-        return x * self.plain + self.steps
+        self.rows[0] += 1
+        self.rows[1] += 2
+        return x * self.plain + self.steps + self.rows
 
 
 class Keeps(nn.Module):
@@ -434,8 +437,9 @@ def test_constants_that_the_module_writes_are_put_back() -> None:
     conversion = to_network(module, [x])
     assert module.steps == 0
     assert torch.equal(module.plain, torch.ones(3))
+    assert torch.equal(module.rows, torch.zeros(2, 3))
     program = capture(conversion.network.raw, conversion.network.weights)
-    torch.testing.assert_close(program.run([x])["output"], x * 2 + 1)
+    torch.testing.assert_close(program.run([x])["output"], x * 2 + torch.tensor([[2.0], [3.0]]))
 
 
 @pytest.mark.parametrize("buffer", [True, False])

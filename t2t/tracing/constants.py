@@ -37,7 +37,7 @@ class Constants:
         self._state: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, tensor in state.items():
             self._state.setdefault(storage_key(tensor), []).append((name, tensor))
-        self._saved: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._values: dict[int, tuple[Value, object]] = {}
         self._kept: list[torch.Tensor] = []
         self._readers: dict[int, list[tuple[int, Value]]] = {}
@@ -74,8 +74,10 @@ class Constants:
         key = storage_key(target)
         self._detach_readers(key)
         if key not in self._made and key not in self._saved:
-            known = [tensor for _, tensor in self._state.get(key, [])] or [target]
-            self._saved[key] = [(tensor, tensor.detach().clone()) for tensor in known]
+            # All of the memory: the next write may go through another view.
+            size = target.untyped_storage().nbytes() // target.element_size()
+            whole = target.detach().as_strided((size,), (1,), 0)
+            self._saved[key] = (whole, whole.clone())
 
     def _detach_readers(self, key: int) -> None:
         for number, value in self._readers.pop(key, []):
@@ -85,10 +87,9 @@ class Constants:
     def restore(self) -> None:
         """Give the module's tensors, and all others that outlive the trace, the data they had."""
         with torch.no_grad():
-            for key, pairs in self._saved.items():
+            for key, (memory, data) in self._saved.items():
                 self._detach_readers(key)
-                for tensor, data in pairs:
-                    tensor.copy_(data)
+                memory.copy_(data)
 
     def note_made(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
         """Remember that an operator has made tensors, in memory of their own."""

@@ -147,7 +147,7 @@ def bucketize(
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
-def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> torch.Tensor:
+def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
     """Give for each place of the result whose repetition stands there."""
     if output_size is None:
         # How long it is depends on the data; torch says so.
