@@ -49,7 +49,9 @@ def declared_shapes(
         names: names of the input tensors.
         examples: the example inputs.
         min_shapes: smallest shapes: one for each input in order, or by input name (others are
-            static); likewise ``opt_shapes`` (by default the examples') and ``max_shapes``.
+            static).
+        opt_shapes: the shapes to optimize for, likewise; by default the examples'.
+        max_shapes: largest shapes, likewise.
         dynamic_shapes: for each input, in order or by name, ``{dim: torch.export.Dim(...)}`` or
             ``{dim: (low, high)}``; None for a static input. One Dim in several places is one size.
 
