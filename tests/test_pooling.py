@@ -107,6 +107,9 @@ MAX = [
         "max2d-unpool",
         lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), [(2, 3, 6, 8)],
     ),
+    OpCase(
+        "average2d-out", lambda x: F.avg_pool2d(x, 2, out=torch.zeros(2, 3, 3, 4)), [(2, 3, 7, 8)],
+    ),
     OpCase("max2d-aten", lambda x: torch.ops.aten.max_pool2d(x, [3, 2], [2]), [(2, 3, 7, 8)]),
     OpCase("max2d-fp16", nn.MaxPool2d(3, 2), [(2, 3, 7, 8)], policy=FP16, **HALF),
     OpCase("max1d", F.max_pool1d, [(2, 3, 9)], {"kernel_size": 2}, layers=3),

@@ -45,6 +45,11 @@ QUANTILES = [
     OpCase(
         "quantile-traced", lambda x: torch.quantile(x, x[0].clamp(0, 1)), [(3,)], raises="constants"
     ),
+    OpCase("quantile-no-out", lambda x: torch.quantile(x, 0.4, out=None), [(3,)]),
+    OpCase(
+        "quantile-out", lambda x: torch.quantile(x, 0.4, out=torch.zeros(())), [(3,)],
+        raises="float64",
+    ),
     OpCase("nanmedian", torch.nanmedian, [HOLES]),
     OpCase("nanmedian-dim", lambda x: torch.nanmedian(x, 1), [HOLES]),
     OpCase("nanmedian-empty", lambda x: x.nanmedian(1, keepdim=True).values, [EMPTY_ROW]),

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from t2t.precision import Policy
+from t2t.registry import function_converters
 from tools.operator_judge import Case, build_it, judge, short, tensors_of
 
 __all__ = ["DTYPES", "FORMS", "Outcome", "judged"]
@@ -23,7 +24,7 @@ DTYPES = (
     (torch.bfloat16, 3, 0),
 )
 
-FORMS = ("function", "method", "in place", "out=", "dynamic", "fp16")
+FORMS = ("function", "captured", "method", "in place", "out=", "dynamic", "fp16")
 
 LARGEST = 200_000
 """Elements of a sample's largest tensor; PyTorch's samples are small, but for a few."""
@@ -104,7 +105,7 @@ def _fits(sample: Any) -> bool:
 
 def _case(op: Any, sample: Any, form: str) -> Case | None:
     """Give one sample in one form; None where the operator does not have this one."""
-    function = {"method": op.method_variant, "in place": op.inplace_variant}.get(form, op.op)
+    function = _function(op, form)
     if function is None or (form == "in place" and sample.broadcasts_input):
         return None
     if form == "out=" and not op.supports_out:
@@ -130,6 +131,35 @@ def _case(op: Any, sample: Any, form: str) -> Case | None:
         case.options, case.loose = {"policy": Policy(torch.float16)}, True
         return case if given[0].dtype == torch.float32 else None
     return case
+
+
+def _function(op: Any, form: str) -> Callable[..., Any] | None:
+    """Give what is called: functions are looked up by their names, as a user's module does."""
+    if form == "method":
+        method = op.method_variant
+        return method and _looked_up(torch.Tensor, [op.name], method)
+    if form == "in place":
+        return op.inplace_variant  # type: ignore[no-any-return]
+    if form == "captured":
+        # As where a function was imported by its name before the conversion: it is not seen, only
+        # the operators that it calls are.
+        patched = f"torch.{op.name}" in function_converters()
+        return op.op if patched else None
+    return _looked_up(torch, op.name.split("."), op.op)
+
+
+def _looked_up(owner: Any, path: Sequence[str], original: Any) -> Callable[..., Any]:
+    """Give a function that looks another one up when it is called; itself where that fails."""
+    for part in path[:-1]:
+        owner = getattr(owner, part, None)
+    name = path[-1]
+    if getattr(owner, name, None) is not original:
+        return original  # type: ignore[no-any-return]
+
+    def live(*args: Any, **kwargs: Any) -> Any:
+        return getattr(owner, name)(*args, **kwargs)
+
+    return live
 
 
 def _with_out(call: Callable[..., Any], like: Sequence[torch.Tensor]) -> Callable[..., Any]:

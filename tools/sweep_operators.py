@@ -69,10 +69,12 @@ inputs of a network of one call, everything else is constant; the reference exec
 sample and on the same numbers in another order (integers stay), and must give PyTorch's dtypes,
 shapes and values (relative tolerance 1e-4, half 1e-2). One network of each operator and dtype is
 built by the real builder in each form. Samples of each operator, spread over all that there are:
-up to {counts}. A few of them are not only
-spelt as functions but also as methods, in place, and with `out=`; converted with every size above 1
-dynamic (*dynamic*: run with larger ones too, the ranges narrowed to where the trace holds); and
-with `fp16=True` (*fp16*: compared with float32 at 2e-2).
+up to {counts}.
+
+A few of them are not only spelt as functions, looked up by name, but also as functions that were
+captured before the conversion (as `from torch import ...` does), as methods, in place, and with
+`out=`; converted with every size above 1 dynamic (*dynamic*: run with larger ones too, the ranges
+narrowed to where the trace holds); and with `fp16=True` (*fp16*: compared with float32 at 2e-2).
 
 | | operators | {forms} |
 |-|-|{dashes}|

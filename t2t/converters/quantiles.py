@@ -14,7 +14,7 @@ import torch
 from t2t.converters._arguments import positive_dim, static_number
 from t2t.converters._compute import choose
 from t2t.converters.order import MAX_K
-from t2t.errors import UnsupportedArgumentError, require
+from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
@@ -30,11 +30,9 @@ def quantile(
     keepdim: bool = False,
     *,
     interpolation: str = "linear",
-    out: torch.Tensor | None = None,
 ) -> NetworkTensor:
     """Convert to the quantiles ``q`` (constants) along a dimension, or of all; NaN gives NaN."""
     del keepdim  # torch's output has the shape
-    require("out", out, None, "out= of a quantile has no converter")
     return _Rows(net, input, dim).quantiles(q, interpolation, lenient=False)
 
 
@@ -47,11 +45,9 @@ def nanquantile(
     keepdim: bool = False,
     *,
     interpolation: str = "linear",
-    out: torch.Tensor | None = None,
 ) -> NetworkTensor:
     """Convert to the quantiles ``q`` (constants) of the elements that are numbers."""
     del keepdim  # torch's output has the shape
-    require("out", out, None, "out= of a quantile has no converter")
     return _Rows(net, input, dim).quantiles(q, interpolation, lenient=True)
 
 

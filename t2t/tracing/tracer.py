@@ -62,6 +62,11 @@ class Tracer(Mutations):
         traced = [x for x in tensors if self.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
+        if kwargs.get("out") is not None:
+            # What is written where, its operators say.
+            return original(*args, **kwargs)
+        if "out" not in converter.signature.parameters:
+            kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         call = self._call(name, converter, args, kwargs)
         before = {id(x): version_of(self._fake(x)) for x in traced}
         try:
