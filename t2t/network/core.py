@@ -274,11 +274,13 @@ class NetworkCore:
         moved = sizes[min(axes) :]
         for axis in sorted(axes):
             sizes.insert(axis, 1)
-        if sizes.count(-1) > 1 and -1 not in moved:
+        # With a size of 0, none can be inferred.
+        unknown = sizes.count(-1) > (0 if 0 in sizes else 1)
+        if unknown and -1 not in moved and 0 not in sizes:
             # 0 copies the size of the dimension with the same index.
             dims = tuple(0 if size == -1 else size for size in sizes)
             return self.result(self.add("add_shuffle", x, reshape_dims=dims))
-        if sizes.count(-1) > 1 and backend.has_layer("add_unsqueeze"):
+        if unknown and backend.has_layer("add_unsqueeze"):
             indices = self.constant(torch.tensor(list(axes), dtype=torch.int64))
             return self.result(self.add("add_unsqueeze", x, indices))
         return self.reshape(x, sizes)
