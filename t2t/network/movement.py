@@ -11,54 +11,17 @@ from t2t.backend import trt
 from t2t.network.arithmetic import member
 from t2t.network.core import NetworkTensor, TensorLike
 from t2t.network.core import shape as shape_of
-from t2t.network.sizes import Sizes
-from t2t.shapes import expression, static_size
+from t2t.network.shuffles import Shuffles, same_sizes
+from t2t.shapes import static_size
 
-__all__ = ["Movement"]
+__all__ = ["Movement", "same_sizes"]
 
 Size = Any
 """A size: an int, or a torch.SymInt of dynamic dimensions."""
 
 
-class Movement(Sizes):
+class Movement(Shuffles):
     """Layers that move data; sizes may be symbolic."""
-
-    def reshape(self, x: TensorLike, sizes: Sequence[Size]) -> NetworkTensor:
-        """Give ``x`` with other sizes, in row-major order; itself where it has them already.
-
-        At most one size is left for TensorRT to infer, others are copied from the same dimension
-        of ``x`` or computed as a shape tensor.
-        """
-        tensor = self.tensor(x)
-        plain = [static_size(size) for size in sizes]
-        if -1 not in shape_of(tensor) and tuple(plain) == shape_of(tensor):
-            return tensor
-        before = x.shape if isinstance(x, torch.Tensor) else shape_of(tensor)
-        if isinstance(x, torch.Tensor) and same_sizes(before, sizes):
-            return tensor
-        if 0 in plain:
-            target = self.shape_tensor(sizes)
-            layer = self.add("add_shuffle", tensor, zero_is_placeholder=False)
-            layer.set_input(1, target)
-            return self.result(layer)
-        dims = [_placeholder(size, index, before) for index, size in enumerate(sizes)]
-        if dims.count(None) <= 1 and not (None in dims and -1 in dims):
-            dims = [-1 if dim is None else dim for dim in dims]
-        if None not in dims and dims.count(-1) <= 1:
-            return self.result(self.add("add_shuffle", tensor, reshape_dims=tuple(dims)))
-        layer = self.add("add_shuffle", tensor)
-        layer.set_input(1, self.shape_tensor(sizes))
-        return self.result(layer)
-
-    def transpose(self, x: TensorLike, order: Sequence[int]) -> NetworkTensor:
-        """Permute the dimensions; ``order`` names the source dimension of each."""
-        tensor = self.tensor(x)
-        if list(order) == list(range(len(order))):
-            return tensor
-        permutation = trt.Permutation(list(order))
-        layer = self.add("add_shuffle", tensor)
-        layer.first_transpose = permutation
-        return self.result(layer)
 
     def add_slice(
         self,
@@ -246,23 +209,6 @@ class Movement(Sizes):
         layer.set_input(1, self.tensor(start, dtype))
         layer.set_input(2, self.tensor(delta, dtype, rank=1))
         return self.result(layer)
-
-
-def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Say whether two shapes are equal for all values of the dynamic dimensions."""
-    return len(a) == len(b) and all(
-        expression(x) == expression(y) for x, y in zip(a, b, strict=True)
-    )
-
-
-def _placeholder(size: Size, index: int, before: Sequence[Size]) -> int | None:
-    """Give a reshape dimension: the size, 0 for "as in the input", None for a computed one."""
-    number = static_size(size)
-    if number is not None:
-        return number
-    if index < len(before) and static_size(before[index]) is None:
-        return 0 if expression(size) == expression(before[index]) else None
-    return None
 
 
 def _differs(old: Size, new: Size) -> bool:

@@ -12,6 +12,7 @@ from t2t.dtypes import is_supported
 from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.network import Network, Operation
 from t2t.shapes import static_size
+from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 
 __all__ = ["describe", "emit", "gaps"]
@@ -30,7 +31,7 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
     _begin(graph, net, names)
-    calls = graph.used_calls(outputs)
+    calls = join_chains(graph.used_calls(outputs), outputs)
     read = _read(calls, outputs)
     for call in calls:
         emit_call(call, net, read)

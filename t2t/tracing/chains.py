@@ -1,0 +1,48 @@
+"""Calls that only move elements, one behind the other, become one call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from t2t.converters._chains import CHAIN, Step, step_of
+from t2t.tracing.graph import Call, Value
+
+__all__ = ["join_chains"]
+
+
+def join_chains(calls: Sequence[Call], outputs: Sequence[Value]) -> list[Call]:
+    """Join ``view``, ``transpose`` and their like where nobody else reads what is between them.
+
+    Args:
+        calls: the calls that are to become layers, in order.
+        outputs: the values that the module returns.
+    """
+    readers = Counter(id(value.tensor) for value in outputs)
+    for call in calls:
+        readers.update(id(value.tensor) for value in call.inputs())
+    # The last call of each chain: its first value and its steps.
+    chains: dict[int, tuple[Value, list[Step], Call]] = {}
+    result: list[Call] = []
+    dropped: set[int] = set()
+    for call in calls:
+        step = None if call.problem else step_of(call.converter, call.args, call.output)
+        if step is None or not isinstance(source := call.args[0], Value):
+            result.append(call)
+            continue
+        joined = call
+        earlier = chains.get(id(source.tensor)) if readers[id(source.tensor)] == 1 else None
+        if earlier is not None:
+            source, steps, before = earlier
+            dropped.add(id(before))
+            steps = [*steps, step]
+            joined = replace(call, converter=CHAIN, args=(source, steps), kwargs={})
+        else:
+            steps = [step]
+        assert isinstance(call.output, torch.Tensor)
+        chains[id(call.output)] = (source, steps, joined)
+        result.append(joined)
+    return [call for call in result if id(call) not in dropped]
