@@ -122,6 +122,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "mobilenetv5_base": {},
 }
 SIZES = {
+    "halonet_h1": 256,
     "gemma4_vit_167m": 96,
     "qwen3_vit_88m": 96,
     "deepseek_vit_412m": 112,

@@ -30,13 +30,16 @@ DETECTION = {
 # Weights of 1.3 GB and more, of the same design as their smaller relatives.
 HUGE = {"regnet_y_128gf", "vit_h_14"}
 SIZES = {
+    "efficientnet_b5": 160,
+    "efficientnet_b6": 160,
+    "efficientnet_v2_m": 160,
     "efficientnet_v2_l": 160,
     "maxvit_t": 224,
     "swin_v2_t": 128,
     "swin_v2_s": 128,
     "swin_v2_b": 128,
 }
-VIDEO = {"mc3_18": (8, 56), "r3d_18": (8, 56), "r2plus1d_18": (8, 56), "s3d": (16, 64)}
+VIDEO = {"mc3_18": (8, 56), "r3d_18": (8, 56), "r2plus1d_18": (8, 56), "s3d": (16, 224)}
 FP16 = ("resnet18", "mobilenet_v3_small", "vit_b_32", "swin_t", "convnext_tiny", "r3d_18")
 DYNAMIC = ("resnet18", "mobilenet_v3_small", "densenet121", "vit_b_32", "swin_t", "convnext_tiny")
 ANY_SIZE = ("resnet18", "efficientnet_b0", "fcn_resnet50", "lraspp_mobilenet_v3_large")
@@ -79,7 +82,7 @@ def _draw(name: str) -> Any:
         return _pairs
     if name in VIDEO:
         frames, size = VIDEO[name]
-        return images(2, 3, frames, size, size)
+        return images(1 if size == 224 else 2, 3, frames, size, size)
     if name.startswith("swin3d"):
         return images(1, 3, 8, 64, 64)
     if name.startswith("mvit"):
