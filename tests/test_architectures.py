@@ -29,6 +29,42 @@ class Positions(nn.Module):
         return self.embedding(x) + self.embedding(positions) + self.embedding(kinds)
 
 
+class ClassToken(nn.Module):
+    """A ViT's class token, a parameter that was initialized in place, repeated for the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+        nn.init.trunc_normal_(self.token)
+
+    def forward(self, x: Any) -> Any:
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
+
+
+def rows_written(x: Any) -> Any:
+    """What is written through a view of dynamic size must show in the constant and its views."""
+    table = torch.zeros(8, 4)
+    turned = table.t()
+    rows = table[: x.shape[0]]
+    rows += 1
+    return x + turned[:, : x.shape[0]].t()
+
+
+def rows_filled(x: Any) -> Any:
+    table = torch.zeros(8, 4)
+    table[: x.shape[0]] = x
+    return table * 2
+
+
+def constant_written_behind(x: Any) -> Any:
+    table = torch.zeros(8, 4)
+    rows = table[: x.shape[0]]
+    table[0] = x[0]
+    return x + rows
+
+
+DYNAMIC = {"inputs": [(2, 4)], "dynamic": [{0: (1, 6)}]}
+
 CASES = [
     OpCase(
         "positions-of-a-written-buffer",
@@ -36,6 +72,10 @@ CASES = [
         [integers(2, 5)],
         dynamic=[{0: (1, 4), 1: (2, 16)}],
     ),
+    OpCase("class-token", ClassToken(), [(2, 3, 4)], dynamic=[{0: (1, 8)}], shapes=[(5, 3, 4)]),
+    OpCase("rows-written", rows_written, **DYNAMIC, raises="a constant cut to a dynamic size"),
+    OpCase("rows-filled", rows_filled, **DYNAMIC, raises="build the result with torch.cat"),
+    OpCase("constant-behind", constant_written_behind, **DYNAMIC, raises="changed in place"),
 ]
 
 

@@ -107,8 +107,8 @@ class Entry:
     def __post_init__(self) -> None:
         self.made = self.value
         parent = self.parent
-        inherited = _constants(self.value) if parent is None else [parent.tensor]
-        self.versions = (version_of(self.tensor), *map(version_of, inherited))
+        inherited = _versions(self.value) if parent is None else [version_of(parent.tensor)]
+        self.versions = (version_of(self.tensor), *inherited)
         self.counts = self.storage.counts
         self.memory = storage_key(self.tensor)
 
@@ -121,10 +121,10 @@ class Entry:
         return known and self.memory == storage_key(self.tensor)
 
 
-def _constants(value: Value) -> list[torch.Tensor]:
-    """Give the real tensors that a value may be a view of, as ``buffer[:, :n]`` is."""
+def _versions(value: Value) -> list[int]:
+    """Count the writes to the constants that a value may be a view of, as ``buffer[:, :n]`` is."""
     inputs = () if value.call is None else value.call.inputs()
-    return [x.tensor for x in inputs if not isinstance(x.tensor, FakeTensor)]
+    return [x.version for x in inputs if not isinstance(x.tensor, FakeTensor)]
 
 
 class Memory:

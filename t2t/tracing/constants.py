@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.tracing.aliasing import View, storage_key
+from t2t.tracing.aliasing import View, storage_key, version_of
 from t2t.tracing.graph import Value, tree_leaves
 
 __all__ = ["Constants"]
@@ -58,7 +58,7 @@ class Constants:
         known = self._values.get(id(tensor))
         if known is None or known[1] != layout:
             with torch._C._DisableTorchDispatch():
-                value = Value(tensor.detach())
+                value = Value(tensor.detach(), version=version_of(tensor))
             known = self._values[id(tensor)] = (value, layout)
             # The tensor is kept, so that its id stays its own.
             self._kept.append(tensor)

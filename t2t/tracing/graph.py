@@ -38,11 +38,13 @@ class Value:
         tensor: a fake tensor (its shape and dtype), or the data of a constant.
         call: the call that made it; None for inputs and constants.
         index: which of the call's outputs it is.
+        version: for a constant, torch's count of writes to it when it was read.
     """
 
     tensor: torch.Tensor
     call: Call | None = None
     index: int = 0
+    version: int = 0
 
 
 @dataclass(eq=False, slots=True)

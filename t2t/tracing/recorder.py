@@ -241,11 +241,14 @@ class Recorder:
         assert call is not None
         if parent is None or call.problem is not None:
             self._memory.add_root(x, value)
-            if parent is not None:
-                entry = self._memory.find(x)
-                assert entry is not None
-                why = call.problem or "an operator whose views t2t does not know"
-                entry.storage.unwritable = f"a write into a view by {call.name}: {why}"
+            why: object = call.problem or "an operator whose views t2t does not know"
+            if parent is None:
+                if not isinstance(function, OpOverload) or not operator_info(function).is_view:
+                    return
+                why = "a constant cut to a dynamic size; build the result with torch.cat or F.pad"
+            entry = self._memory.find(x)
+            assert entry is not None
+            entry.storage.unwritable = f"a write into a view by {call.name}: {why}"
             return
         view = View(
             call.name, function, call.converter, call.args, call.kwargs, parent.value, value.index
