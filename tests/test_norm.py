@@ -230,6 +230,10 @@ LAYER = [
 
 RESPONSE = [
     OpCase("response", nn.LocalResponseNorm(3), [(2, 7, 4, 5)], layers=1),
+    OpCase(
+        "response-int", lambda x: F.local_response_norm(x, 1),
+        [torch.ones(1, 2, 3, 4, dtype=torch.int64)], raises="floating types only",
+    ),
     OpCase("response-3d", called("local_response_norm"), [(2, 7, 4)],
            kwargs={"size": 3, "alpha": 1.0}),
     OpCase("response-5d", called("local_response_norm"), [(2, 7, 3, 4, 2)],

@@ -32,6 +32,9 @@ LARGEST = 200_000
 # PyTorch does not say which place these give of several equal elements.
 TIES = ("argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk")
 
+# These take sorted tensors only.
+ORDERED = ("searchsorted", "bucketize")
+
 
 @dataclass
 class Outcome:
@@ -121,7 +124,7 @@ def _case(op: Any, sample: Any, form: str) -> Case | None:
         input, args, kwargs = tree_unflatten(filled, structure)
         return function(input, *args, **kwargs, **more)
 
-    case = Case(call, given, op.name in TIES)
+    case = Case(call, given, op.name in TIES, op.name in ORDERED)
     if form == "out=":
         case.function = _with_out(call, case.expected(given))
     elif form == "dynamic":

@@ -11,6 +11,7 @@ import torch
 
 from t2t.converters._arguments import dims, static_number
 from t2t.converters._channels import affine, like, normalized, normalized_by
+from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
@@ -177,6 +178,10 @@ def local_response_norm(
     k: float = 1.0,
 ) -> NetworkTensor:
     """Convert ``x / (k + alpha * mean(x ** 2 of neighbouring channels)) ** beta``."""
+    if not input.is_floating_point():
+        raise UnsupportedArgumentError(
+            f"dtype={input.dtype}: TensorRT's local response norm is of floating types only"
+        )
     parameters = (size, float(alpha), float(beta), float(k))
     if input.ndim == 4:
         return net.add_lrn(input, *parameters)

@@ -65,8 +65,11 @@ def _first(
     if best is None:
         best = reduced(net, op, x, (axis,), True)
     found = net.add_elementwise(x, best, "EQUAL")
+    if net.dtype_of(x).is_floating_point:
+        # The extreme of what holds a NaN is NaN, which is at its first place.
+        found = net.add_elementwise(found, net.add_unary(x, "ISNAN"), "OR")
     last = net.tensor(size - 1, torch.int32, len(x.shape))
-    # The last index stands for "not here": an index in any case, also where all is NaN.
+    # The last index stands for "not here".
     places = net.add_select(found, _count(net, size, axis, len(x.shape)), last)
     return net.cast(reduced(net, "MIN", places, (axis,), keepdim), torch.int64)
 

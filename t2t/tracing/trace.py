@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -89,6 +89,9 @@ def trace(
             raise
         except Exception as error:
             where = _where(tracer, error)
+            if isinstance(error, UnsupportedOperatorException):
+                reason = f"{error.func}: PyTorch itself does not know the shape of its result"
+                raise UnsupportedOperatorError(f"{reason}{where}") from error
             for words, reason in _LIMITS.items():
                 if words in str(error):
                     raise UnsupportedOperatorError(f"{reason}{where}") from error
