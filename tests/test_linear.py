@@ -118,6 +118,10 @@ CASES = [
     OpCase("addmv", torch.addmv, [(3,), (3, 4), (4,)]),
     OpCase("addmv-scaled", torch.addmv, [(3,), (3, 4), (4,)], {"beta": 2, "alpha": 0.5}),
     OpCase("addr", torch.addr, [(3, 4), (3,), (4,)], {"beta": 2, "alpha": 0.5}),
+    OpCase(
+        "bilinear-int", lambda x, y: F.bilinear(x, y, torch.arange(60).reshape(5, 3, 4)),
+        [torch.tensor([[1, -2, 3]]), torch.tensor([[1, 0, -2, 5]])],
+    ),
     OpCase("bilinear", nn.Bilinear(3, 4, 5), [(2, 3), (2, 4)]),
     OpCase("bilinear-3d", lambda x, y: F.bilinear(x, y, TENSOR), [(2, 6, 3), (2, 6, 4)]),
     OpCase("bilinear-traced", lambda x, y, w: F.bilinear(x, y, w), [(2, 3), (2, 4), (5, 3, 4)]),

@@ -194,5 +194,5 @@ def bilinear(
     rows = product(net, input1, net.reshape(kernel, (a, out * b)))
     matrices = net.reshape(rows, (*input1.shape[:-1], out, b))
     column = net.unsqueeze(net.tensor(input2, dtype), [input2.dim()])
-    y = squeeze(net, net.add_matrix_multiply(matrices, column), [input2.dim()])
+    y = squeeze(net, product(net, matrices, column), [input2.dim()])
     return y if bias is None else net.add_elementwise(y, bias, "SUM", dtype=dtype)
