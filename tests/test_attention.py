@@ -63,7 +63,32 @@ BATCHED = [
 ]  # fmt: skip
 OTHERS = [(3, 4, 6, 8), (3, 4, 2, 8), (3, 4, 2, 6)]
 
+
+def in_two_layers(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor
+) -> torch.Tensor:
+    return masked(masked(q, k, v, m), k, v, m)
+
+
+def causal_in_two_layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.scaled_dot_product_attention(y, k, v, is_causal=True)
+
+
 CASES = [
+    # 4 constants; cast, maximum and comparison of the mask once; 6 layers for each attention.
+    OpCase(
+        "a-mask-in-two-layers",
+        in_two_layers,
+        [(2, 4, 3, 8), (2, 4, 5, 8), (2, 4, 5, 8), some_queries_see_nothing(2, 1, 3, 5)],
+        layers=18,
+    ),
+    OpCase(
+        "causal-in-two-layers",
+        causal_in_two_layers,
+        [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8)],
+        layers=13,
+    ),
     OpCase("plain", attention(), QKV, layers=5),
     OpCase("scale", attention(scale=0.3), QKV),
     OpCase("scale-one", attention(scale=1.0), QKV, layers=3),

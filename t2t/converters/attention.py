@@ -13,7 +13,7 @@ from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import has_symbol
+from t2t.shapes import has_symbol, static_size
 
 __all__ = ["flash_attention", "scaled_dot_product_attention"]
 
@@ -126,7 +126,11 @@ def _attend(
 def _causal(net: Network, scores: NetworkTensor, rows: Any, columns: Any) -> NetworkTensor:
     """Let the query ``i`` attend to the keys up to ``i``."""
     if not has_symbol([rows, columns]):
-        seen = torch.ones(rows, columns, dtype=torch.bool).tril()
+        rank, size = len(scores.shape), (static_size(rows), static_size(columns))
+        seen = net.once(
+            ("causal", size, rank),
+            lambda: net.constant(torch.ones(rows, columns, dtype=torch.bool).tril(), rank=rank),
+        )
         return net.add_select(seen, scores, -math.inf, torch.float32)
     i, j = (net.add_linspace([n], 0, 1, torch.int32) for n in (rows, columns))
     later = net.add_elementwise(net.unsqueeze(j, [0]), net.unsqueeze(i, [1]), "GREATER")
@@ -146,15 +150,21 @@ def _masked(
         # The mask has one head for all, or one for each of the queries.
         heads = static_number("heads", mask.shape[-3])
         split = (1, 1) if heads == 1 else (heads // groups, groups)
-        given = net.reshape(given, (*mask.shape[:-3], *split, *mask.shape[-2:]))
+        sizes = (*mask.shape[:-3], *split, *mask.shape[-2:])
+        flat = given
+        given = net.once(("heads", flat.name, split), lambda: net.reshape(flat, sizes))
     if boolean:
         masked = net.add_select(given, scores, -math.inf, torch.float32)
     else:
         masked = net.add_elementwise(scores, given, "SUM")
     if every:
         return masked, None
-    # Larger than this is where a query may attend to.
+    return masked, net.once(("attends", given.name), lambda: _attends(net, given, boolean))
+
+
+def _attends(net: Network, mask: NetworkTensor, boolean: bool) -> NetworkTensor:
+    """Say which queries may attend to anything."""
     limit = 0.0 if boolean else -math.inf
-    numbers = net.tensor(given, torch.float32)
-    most = net.add_reduce(numbers, "MAX", len(given.shape) - 1, keep_dims=True)
-    return masked, net.add_elementwise(most, limit, "GREATER", torch.float32)
+    numbers = net.tensor(mask, torch.float32)
+    most = net.add_reduce(numbers, "MAX", len(mask.shape) - 1, keep_dims=True)
+    return net.add_elementwise(most, limit, "GREATER", torch.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,15 @@ def axes_mask(axes: int | Iterable[int]) -> int:
 
 class Arithmetic(NetworkCore):
     """Layers that compute; enums are given as members or by name ("RELU")."""
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], NetworkTensor]) -> NetworkTensor:
+        """Give what ``make`` gave for this key, which must say all that the result depends on.
+
+        For what many calls need alike, such as a mask. Network tensors stand in keys by their name.
+        """
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def add_activation(
         self,
