@@ -146,6 +146,10 @@ POWERS = [
     OpCase("pow-2", lambda x: x**2, [(2, 3)], layers=1),
     OpCase("pow-3", lambda x: x**3, [(2, 3)], layers=2),
     OpCase("pow-5", lambda x: torch.pow(x, 5.0), [(2, 3)]),
+    OpCase(
+        "pow-negative-zero", torch.pow,
+        [torch.tensor([-0.0, -0.0, -0.0, 0.0, -torch.inf]), torch.tensor([-1, 3, 0.5, -1, -3.0])],
+    ),
     OpCase("pow-0", lambda x: x**0, [SPECIAL]),
     OpCase("pow-0-dynamic", lambda x: x**0, [(2, 3)], dynamic=[{0: (1, 8)}], shapes=[(5, 3)]),
     OpCase("pow-1", lambda x: (x + 1) ** 1, [(2, 3)]),

@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from t2t.converters._compute import binary, choose, filled, working_dtype
+from t2t.converters._compute import binary, choose, filled, is_negative, working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
@@ -86,14 +86,15 @@ def _power(net: Network, base: TensorLike, exponent: TensorLike) -> NetworkTenso
         return binary(net, "POW", base, exponent)
     a, b = net.aligned([base, exponent], dtype)
     power = binary(net, "POW", net.add_unary(a, "ABS"), b)
-    negative = net.add_elementwise(a, 0.0, "LESS", dtype=dtype)
+    negative = is_negative(net, a)
     whole = net.add_elementwise(net.add_unary(b, "FLOOR"), b, "EQUAL")
     half = binary(net, "PROD", b, 0.5)
     odd = net.add_unary(net.add_elementwise(net.add_unary(half, "FLOOR"), half, "EQUAL"), "NOT")
     signed = choose(net, odd, net.add_unary(power, "NEG"), power)
-    # Of an infinite base every power is known, whole or not.
-    infinite = net.add_unary(a, "ISINF")
-    defined = net.add_elementwise(whole, infinite, "OR")
+    # Of an infinite base and of -0.0 every power is known, whole or not.
+    zero = net.add_elementwise(a, 0.0, "EQUAL", dtype=dtype)
+    extreme = net.add_elementwise(net.add_unary(a, "ISINF"), zero, "OR")
+    defined = net.add_elementwise(whole, extreme, "OR")
     opposite = choose(net, net.add_elementwise(whole, odd, "AND"), signed, power)
     return choose(net, negative, choose(net, defined, opposite, torch.nan), power)
 
