@@ -13,7 +13,7 @@ ONNX = ["onnx", "onnxscript"]
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
 # The models of `make sweep`; nothing else needs them.
-SWEEP = ["timm>=1.0.20", "transformers>=5.0"]
+SWEEP = ["timm>=1.0.20", "transformers>=5.0", "segmentation-models-pytorch>=0.5"]
 
 setup(
     name="t2t",

@@ -40,7 +40,15 @@ from t2t.tracing.graph import map_tree
 from t2t.verification.metrics import measure
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "models.md"
-PACKAGES = ("torch", "torchvision", "timm", "transformers", "facenet-pytorch", "tensorrt-rtx-cu13")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "transformers",
+    "segmentation-models-pytorch",
+    "facenet-pytorch",
+    "tensorrt-rtx-cu13",
+)
 MEMORY = 14 << 30
 # A model whose outputs differ this little between two inputs hides errors behind a large constant.
 LEAST_CHANGE = 1e-3

