@@ -211,5 +211,10 @@ def operators_of(case: OpCase) -> set[str]:
     except T2TError:
         return set()
     known = supported_operators()
-    names = {call.name for call in conversion.graph.calls}
-    return {form for name in names for form in (name, name.partition(".")[0]) if form in known}
+    # An overload called "default" is recorded without its name.
+    forms = {
+        form
+        for call in conversion.graph.calls
+        for form in (call.name, call.name.partition(".")[0], f"{call.name}.default")
+    }
+    return forms & set(known)

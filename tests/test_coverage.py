@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from t2t import registry
 from tests.cases import OpCase, operators_of
 
@@ -29,6 +31,7 @@ def tables() -> dict[str, list[OpCase]]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore")  # the rows' own tests look at warnings
 def test_every_registered_operator_has_a_row() -> None:
     reached: set[str] = set()
     for rows in tables().values():
