@@ -20,14 +20,12 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 from zoo import other_models, timm_models, torchvision_models, transformers_models
 from zoo.case import Case, Inputs
+from zoo.page import TARGET, Result, write
 from zoo.weights import vary
 
 import t2t
@@ -39,58 +37,12 @@ from t2t.signature import flatten, unflatten
 from t2t.tracing.graph import map_tree
 from t2t.verification.metrics import measure
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "models.md"
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "transformers",
-    "segmentation-models-pytorch",
-    "facenet-pytorch",
-    "tensorrt-rtx-cu13",
-)
 MEMORY = 14 << 30
 # A model whose outputs differ this little between two inputs hides errors behind a large constant.
 LEAST_CHANGE = 1e-3
 # Above, rounding errors grow through the model until they hide everything else.
 CHAOS = 1e-2
 TOLERANCE, HALF_TOLERANCE = 1e-4, 2e-2
-HEAD = """# Models
-
-Written by `make sweep` ({packages}); do not edit.
-
-Every model has random weights unless its row is of `sentence/` or of MTCNN, and small inputs. Its
-finished network runs in the reference executor on two different inputs and is compared with
-PyTorch: the relative error is the norm of the difference over the norm of PyTorch's output, the
-largest over all outputs; up to 1e-4 is right, with fp16 up to 2e-2. Then the real builder makes an
-engine of it. Calls are the operators that the trace recorded and that the outputs need; seconds
-are those of tracing and emitting, and of building, on one core.
-
-{summary}
-
-| model | calls | layers | converted (s) | built (s) | error | result |
-|---|---|---|---|---|---|---|
-"""
-
-
-@dataclass
-class Result:
-    """One row of the table."""
-
-    name: str
-    calls: int = 0
-    layers: int = 0
-    converted: float = 0.0
-    built: float = 0.0
-    error: float | None = None
-    result: str = "ok"
-
-    def row(self) -> str:
-        """Give the row as Markdown."""
-        error = "" if self.error is None else f"{self.error:.1e}"
-        seconds = [f"{n:.1f}" if n else "" for n in (self.converted, self.built)]
-        cells = [self.name, self.calls or "", self.layers or "", *seconds, error, self.result]
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def all_cases() -> Iterator[Case]:
@@ -254,23 +206,6 @@ def _child(case: Case, pipe: Any) -> None:
     pipe.send(result)
 
 
-def write(results: Sequence[Result]) -> None:
-    """Put the new rows into the page, in the place of older ones of the same names."""
-    rows: dict[str, str] = {}
-    if TARGET.exists():
-        for line in TARGET.read_text(encoding="utf-8").splitlines():
-            if re.match(r"\| [a-z]+/", line):
-                rows[line.split(" | ")[0][2:]] = line
-    rows.update({result.name: result.row() for result in results})
-    known = {case.name for case in all_cases()}
-    rows = {name: row for name, row in rows.items() if name in known}
-    kinds = [row.rsplit(" | ", 1)[1].partition(":")[0].rstrip(" |") for row in rows.values()]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-    packages = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    head = HEAD.format(packages=packages, summary=f"{len(rows)} rows: {counts}.")
-    TARGET.write_text(head + "\n".join(rows[name] for name in sorted(rows)) + "\n", "utf-8")
-
-
 def main() -> int:
     """Run the sweep."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -279,7 +214,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=400, help="limit for each model")
     parser.add_argument("--failed", action="store_true", help="only what is not ok in the page")
     options = parser.parse_args()
-    cases = [case for case in all_cases() if _chosen(case.name, options)]
+    known = {case.name: case for case in all_cases()}
+    cases = [case for name, case in known.items() if _chosen(name, options)]
     results = []
     for index, case in enumerate(cases):
         if options.list:
@@ -290,7 +226,7 @@ def main() -> int:
         results.append(in_process(case, options.seconds))
         sys.stdout.write(f"{results[-1].row()}\n")
         sys.stdout.flush()
-        write(results)
+        write(results, known)
     return int(any(not r.result.startswith(("ok", "refused, rightly")) for r in results))
 
 

@@ -45,9 +45,9 @@ def cases() -> Iterator[Case]:
                keep_weights=True)  # fmt: skip
     for decoder in DECODERS:
         make = functools.partial(_segmentation, decoder)
-        yield Case(f"smp/{decoder.lower()}", make, images(2, 3, 96, 128))
+        yield Case(f"smp/{decoder.lower()}", make, images(2, 3, 128, 160))
         yield Case(f"smp/{decoder.lower()} dynamic batch", make,
-                   images(2, 3, 96, 128, second=(3, 3, 96, 128)),
+                   images(2, 3, 128, 160, second=(3, 3, 128, 160)),
                    {"dynamic_shapes": [{0: (1, 4)}]})  # fmt: skip
     yield Case("sentence/all-minilm-l6-v2", _minilm, _sentences, keep_weights=True)
     dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("n", min=4, max=64)}
