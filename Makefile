@@ -34,8 +34,10 @@ bench: $(READY)
 conformance: $(READY)
 	$(BIN)/python tools/conformance.py
 
-# Half an hour; goes on where it was interrupted, SWEEP=--fresh starts anew.
+# Half an hour; goes on where it was interrupted, SWEEP=--fresh starts anew. PyTorch's samples need
+# expecttest.
 sweep-operators: $(READY)
+	@$(BIN)/python -c 'import expecttest' 2>/dev/null || $(BIN)/python -m pip install --quiet expecttest
 	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_operators.py $(SWEEP)
 
 # SWEEP="timm 'transformers/bert*'" runs a part. An hour; writes docs/models.md. The sentence encoder
