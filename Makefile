@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.t2t-ready
 
-.PHONY: demo test lint types check format bench conformance sweep-operators sweep clean
+.PHONY: demo test lint types check format bench operators conformance sweep-operators sweep clean
 .DEFAULT_GOAL := test
 
 # IMAGE=photo.jpg runs the demo on another picture.
@@ -30,6 +30,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Writes docs/operators.md from the registry.
+operators: $(READY)
+	$(BIN)/python tools/operators.py
 
 conformance: $(READY)
 	$(BIN)/python tools/conformance.py
