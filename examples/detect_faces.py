@@ -205,7 +205,7 @@ def annotate(picture: Image.Image, original: Faces, converted: Faces) -> Image.I
         draw.rectangle(_grown(box, 0), outline=thin, width=line)
         for x, y in points:
             draw.ellipse((x - line, y - line, x + line, y + line), fill=thin)
-        _label(draw, (box[0], box[3] + 2 * line), f"{probability:.5f}", font, thin)
+        _label(draw, (box[0], box[3] + 2 * line), f"{probability:.7f}", font, thin)
     corner = (line * 2, result.height - line * 4 - font.size)
     _label(draw, corner, "PyTorch: dark frame, converted: green line", font, thin)
     return result
