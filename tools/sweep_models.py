@@ -170,7 +170,7 @@ def _leaves(tree: Any) -> list[torch.Tensor]:
 def _line(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
     # Paths of one machine say nothing to another.
-    text = re.sub(r"[^\s']*/site-packages/", "", text)
+    text = re.sub(r"[^\s']*/(?:site-packages/|(?=zoo/))", "", text)
     return " ".join(text.split())[:400]
 
 

@@ -32,7 +32,7 @@ HUGE = {"regnet_y_128gf", "vit_h_14"}
 SIZES = {
     "efficientnet_b5": 160,
     "efficientnet_b6": 160,
-    "efficientnet_v2_m": 160,
+    "efficientnet_v2_m": 192,
     "efficientnet_v2_l": 160,
     "maxvit_t": 224,
     "swin_v2_t": 128,

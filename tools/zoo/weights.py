@@ -51,9 +51,11 @@ def vary(module: torch.nn.Module, case: Case) -> None:
 def _run(module: torch.nn.Module, case: Case, seed: int, scaled: Sequence[Any]) -> None:
     hooks = [layer.register_forward_hook(_scaled) for layer in scaled]
     args, kwargs = case.draw(torch.Generator().manual_seed(10 + seed), 0)
-    module(*args, **kwargs)
-    for hook in hooks:
-        hook.remove()
+    try:
+        module(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _scaled(layer: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
