@@ -89,12 +89,9 @@ def trace(
             raise
         except Exception as error:
             where = _where(tracer, error)
-            if isinstance(error, UnsupportedOperatorException):
-                reason = f"{error.func}: PyTorch itself does not know the shape of its result"
+            reason = _limit(error)
+            if reason:
                 raise UnsupportedOperatorError(f"{reason}{where}") from error
-            for words, reason in _LIMITS.items():
-                if words in str(error):
-                    raise UnsupportedOperatorError(f"{reason}{where}") from error
             error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
         graph = tracer.graph
@@ -113,6 +110,13 @@ def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any)
     """Run the forward pass; lines of whoever called this are not the user's model."""
     with tracer.dispatch_mode:
         return module(*args, **kwargs)
+
+
+def _limit(error: Exception) -> str:
+    """Say what PyTorch cannot trace, where that is why it raised; else nothing."""
+    if isinstance(error, UnsupportedOperatorException):
+        return f"{error.func}: PyTorch itself does not know the shape of its result"
+    return next((reason for words, reason in _LIMITS.items() if words in str(error)), "")
 
 
 def _shape_env() -> ShapeEnv:
