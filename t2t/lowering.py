@@ -160,6 +160,10 @@ def _trace(
     ignore_dropout: bool,
     shapes: Mapping[str, Any],
 ) -> _Traced:
+    if not callable(module):
+        raise ConversionError(
+            f"a module or a function of tensors is needed, not {type(module).__name__}"
+        )
     args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     keywords = dict(kwargs or {})
     tensors, structure = flatten((args, keywords), name="inputs")
