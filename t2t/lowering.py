@@ -21,6 +21,7 @@ from t2t.precision import Policy
 from t2t.signature import Signature, TensorSpec, flatten, leaf_paths
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
+from t2t.tracing.experiments import check_constants, check_state
 
 __all__ = ["Conversion", "missing_operators", "to_network"]
 
@@ -185,7 +186,20 @@ def _trace(
             module, args, keywords, dimensions, names=names, narrow_shapes=narrow_shapes,
             finish=finish,
         )  # fmt: skip
+        check_state(module, (args, keywords), graph.kept)
+        check_constants(module, (args, keywords), _constants(graph))
+        graph.kept.clear()
     return _Traced(graph, names, parameters, structure, declared)
+
+
+def _constants(graph: Graph) -> dict[int, torch.Tensor]:
+    """Return the outputs that are constants, by their place."""
+    values, _ = graph.output
+    return {
+        index: value.tensor
+        for index, value in enumerate(values)
+        if value.call is None and value not in graph.inputs
+    }
 
 
 def _input_spec(

@@ -186,10 +186,11 @@ class Counter(nn.Module):
         self.rows = torch.zeros(2, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.steps += 1
-        self.plain.mul_(2)
-        self.rows[0] += 1
-        self.rows[1] += 2
+        # Each call leaves the same behind, so results do not depend on how many there were.
+        self.steps.zero_().add_(1)
+        self.plain.fill_(1).mul_(2)
+        self.rows[0] = 1
+        self.rows[1] = self.rows[0] + 1
         return x * self.plain + self.steps + self.rows
 
 

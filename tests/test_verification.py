@@ -159,7 +159,7 @@ def test_the_worst_run_counts():
 
 def seen_inputs(*inputs, **options):
     seen = []
-    verify(lambda *args, **kwargs: seen.append((args, kwargs)), returning(None), inputs, **options)
+    verify(returning(None), lambda *args, **kwargs: seen.append((args, kwargs)), inputs, **options)
     return seen
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from t2t.errors import VerificationError
+from t2t.isolation import preserved
 from t2t.reference.layer import Layer
 from t2t.reference.program import Program
 
@@ -184,18 +185,14 @@ def _of_module(
 ) -> dict[_Key, tuple[Tensor, ...]]:
     """Give what each call of each submodule made, by the layer that ends it."""
     made: dict[str, list[Tensor]] = defaultdict(list)
-    handles = [
-        part.register_forward_hook(_hook(made[path])) for path, part in module.named_modules()
-    ]
     given = (
         [inputs[info.name] for info in program.inputs] if isinstance(inputs, Mapping) else inputs
     )
-    try:
-        with torch.no_grad():
-            module(*(value.clone() for value in given))
-    finally:
-        for handle in handles:
-            handle.remove()
+    # Takes the hooks away again, too.
+    with preserved(module), torch.no_grad():
+        for path, part in module.named_modules():
+            part.register_forward_hook(_hook(made[path]))
+        module(*(value.clone() for value in given))
     found: dict[_Key, tuple[Tensor, ...]] = {}
     # Deeper modules last: where one layer ends several modules, the innermost says what it is.
     for path in sorted(made, key=len):

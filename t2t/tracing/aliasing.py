@@ -15,10 +15,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import ConversionError, UnsupportedOperatorError
+from t2t.isolation import storage_key
 from t2t.registry import Converter
 from t2t.tracing.graph import Value, map_tree
 
-__all__ = ["Entry", "Memory", "Storage", "View", "storage_key", "version_of"]
+__all__ = ["Entry", "Memory", "Storage", "View", "version_of"]
 
 MAYBE_SHARED = (
     "it reads a tensor that shares memory, at some sizes and not at others, with one that was "
@@ -219,11 +220,6 @@ class Memory:
         self._put(Entry(tensor, fake, entry.storage, value, entry.writes, entry, view))
         # In-place changes of shape count as writes for torch, though no element changes.
         entry.storage.counts += 1
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """Give a number that tensors of the same memory share."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def version_of(tensor: torch.Tensor) -> int:

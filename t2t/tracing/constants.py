@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.tracing.aliasing import View, storage_key, version_of
-from t2t.tracing.graph import Value, tree_leaves
+from t2t.isolation import Change, SavedMemory, storage_key
+from t2t.tracing.aliasing import View, version_of
+from t2t.tracing.graph import Location, Value, tree_leaves
 
 __all__ = ["Constants"]
 
@@ -37,21 +39,26 @@ class Constants:
         self._state: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, tensor in state.items():
             self._state.setdefault(storage_key(tensor), []).append((name, tensor))
-        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._saved = SavedMemory()
         self._values: dict[int, tuple[Value, object]] = {}
         self._kept: list[torch.Tensor] = []
         self._readers: dict[int, list[tuple[int, Value]]] = {}
         self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, MakeView]]] = {}
         # Memory that the forward pass made; all other outlives it, as a cache or a counter does.
         self._made: set[int] = set()
+        self._foreign: set[int] = set()
         self._unknown: set[int] = set()
+        # Constants whose data no operator has made, each with the line that read it first.
+        self._unseen: list[tuple[torch.Tensor, Location | None]] = []
 
     def is_promoted(self, tensor: torch.Tensor) -> bool:
         """Say whether a traced value was written into the tensor's memory."""
         return bool(self.promoted) and storage_key(tensor) in self.promoted
 
-    def value(self, tensor: torch.Tensor) -> Value:
-        """Give the constant value of a real tensor."""
+    def value(
+        self, tensor: torch.Tensor, locate: Callable[[], Location | None] = lambda: None
+    ) -> Value:
+        """Return the constant value of a real tensor; ``locate`` tells the user's line."""
         key = storage_key(tensor)
         # What may change without an operator on the elements: x.data = y, x.t_().
         layout = (key, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -62,6 +69,8 @@ class Constants:
             known = self._values[id(tensor)] = (value, layout)
             # The tensor is kept, so that its id stays its own.
             self._kept.append(tensor)
+            if key not in self._made and key not in self._state:
+                self._unseen.append((tensor, locate()))
             self._readers.setdefault(key, []).append((id(tensor), value))
         return known[0]
 
@@ -73,11 +82,8 @@ class Constants:
         """
         key = storage_key(target)
         self._detach_readers(key)
-        if key not in self._made and key not in self._saved:
-            # All of the memory: the next write may go through another view.
-            size = target.untyped_storage().nbytes() // target.element_size()
-            whole = target.detach().as_strided((size,), (1,), 0)
-            self._saved[key] = (whole, whole.clone())
+        if key not in self._made or key in self._foreign:
+            self._saved.save(target)
 
     def _detach_readers(self, key: int) -> None:
         for number, value in self._readers.pop(key, []):
@@ -86,16 +92,48 @@ class Constants:
 
     def restore(self) -> None:
         """Give the module's tensors, and all others that outlive the trace, the data they had."""
-        with torch.no_grad():
-            for key, (memory, data) in self._saved.items():
-                self._detach_readers(key)
-                memory.copy_(data)
+        for key in self._saved:
+            self._detach_readers(key)
+        self._saved.restore()
+
+    def changes(self, name_of: Callable[[int], str]) -> list[Change]:
+        """Return which tensors that outlive the trace hold other data now.
+
+        Args:
+            name_of: gives the name of a tensor by its `storage_key`.
+        """
+        return [
+            Change(name_of(storage_key(memory)), data, memory)
+            for memory, data in self._saved.changed()
+        ]
+
+    def unseen(self, is_old: Callable[[torch.Tensor], bool]) -> list[Location | None]:
+        """Return where constants were read that code made which the trace has not seen.
+
+        Compiled code, C extensions and other threads may have computed them from the inputs.
+        Expects that the garbage collector was paused when its youngest generation was empty.
+
+        Args:
+            is_old: says of a tensor whether it was there before the trace.
+        """
+        suspects = [(x, place) for x, place in self._unseen if not is_old(x)]
+        if not suspects:
+            return []
+        young = {id(x) for x in gc.get_objects(generation=0)}
+        # What C++ holds besides, as TorchScript its constants, is older than its Python object.
+        return [p for x, p in suspects if id(x) in young and x._use_count() == 1]  # type: ignore[attr-defined]
 
     def note_made(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
         """Remember that an operator has made tensors, in memory of their own."""
         given = {storage_key(x) for x in inputs}
         tensors = (x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
         self._made |= {storage_key(x) for x in tensors} - given
+
+    def note_foreign(self, tensor: torch.Tensor) -> None:
+        """Remember a tensor that shows a buffer of Python's or numpy's."""
+        key = storage_key(tensor)
+        self._made.add(key)
+        self._foreign.add(key)
 
     def note_turned(self, tensor: torch.Tensor) -> None:
         """Remember that a real tensor has changed its shape in place: its views no longer tell."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from t2t.isolation import Change
 from t2t.registry import Converter
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
@@ -97,6 +98,7 @@ class Graph:
         output: what the forward pass returned, with `Value`s in place of tensors.
         symbols: for every symbol of a size, the input and dimension that it stands for.
         ranges: least and greatest value of every symbol.
+        kept: what the forward pass has kept in the module or elsewhere, beside its result.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -104,6 +106,7 @@ class Graph:
     output: Any = None
     symbols: dict[Any, tuple[int, int]] = field(default_factory=dict)
     ranges: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    kept: list[Change] = field(default_factory=list)
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:
         """Give the calls that the values depend on, in program order."""

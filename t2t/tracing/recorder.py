@@ -19,8 +19,9 @@ from torch._subclasses.fake_tensor import (
 
 from t2t import registry
 from t2t.errors import T2TError, UnsupportedOperatorError
+from t2t.isolation import storage_key
 from t2t.registry import Converter
-from t2t.tracing.aliasing import Entry, Memory, View, storage_key, version_of
+from t2t.tracing.aliasing import Entry, Memory, View, version_of
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree
 from t2t.tracing.inverses import invert
@@ -107,7 +108,7 @@ class Recorder:
             raise UnsupportedOperatorError(UNSEEN)
         if self.constants.is_promoted(x):
             raise UnsupportedOperatorError(UNSEEN)
-        return self.constants.value(x)
+        return self.constants.value(x, self.location)
 
     def tie(self, x: torch.Tensor, copy: torch.Tensor) -> None:
         """Note that two traced tensors may share memory, or not."""
@@ -271,6 +272,7 @@ class Recorder:
     def _view_of_elements(self, source: torch.Tensor, x: torch.Tensor) -> View:
         """Give a view by which elements of its source it shows."""
         function, rest = by_elements(source, x)
+        self.constants.note_made(rest, [])
         converter = registry.find_operator(function)
         return View(operator_info(function).name, function, converter, (source, rest), {}, source)
 

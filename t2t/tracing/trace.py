@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ import torch.fx.experimental._config as symbolic_config
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
+from torch.utils import dlpack
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from t2t import registry
 from t2t.errors import T2TError, UnsupportedOperatorError
+from t2t.isolation import Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.shapes import Range
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
@@ -34,6 +37,12 @@ _LIMITS = {
         "them static, or use other functions"
     ),
 }
+
+UNSEEN_CONSTANT = (
+    "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
+    "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
+    "torch functions in the thread that calls the model, or before, as a buffer"
+)
 
 Dimension = tuple[str, Range]
 """A dynamic dimension: its name (the same name is the same size) and its range."""
@@ -65,10 +74,15 @@ def trace(
         ConversionError: the forward pass does what a network cannot.
         GuardError: it took a decision that does not hold for all declared sizes.
     """
-    with TRACE_LOCK, ExitStack() as stack:
+    with TRACE_LOCK, uninterrupted() as interrupts, ExitStack() as stack:
+        # Undone from the last to the first: torch's functions, the data, then all else.
+        stack.enter_context(preserved_torch_state())
         env = _shape_env() if any(dimensions) else None
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
         tracer = Tracer(mode, _state(module), _forward.__code__)
+        snapshot = Snapshot(module)
+        stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
+        stack.enter_context(_paused_collection())
         inputs = _Inputs(mode, env, tracer, dimensions)
         fake_args, fake_kwargs = map_tree(inputs.fake, (args, kwargs))
         guards = GuardLog(tracer.location)
@@ -79,12 +93,14 @@ def trace(
             stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
+        stack.enter_context(eager())
         stack.callback(tracer.constants.restore)
         _patch_torch(stack, tracer, module)
         if env is not None:
             patch_numbers(stack, tracer)
         try:
-            output = _forward(tracer, module, fake_args, fake_kwargs)
+            with interrupts.allowed():
+                output = _forward(tracer, module, fake_args, fake_kwargs)
         except T2TError:
             raise
         except Exception as error:
@@ -95,6 +111,10 @@ def trace(
             error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
         graph = tracer.graph
+        graph.kept += tracer.constants.changes(snapshot.name_of)
+        for place in tracer.constants.unseen(snapshot.knows):
+            at = f" (read at {place})" if place else ""
+            raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
         if finish is not None:
             graph.output = finish(output, tracer)
         graph.symbols, graph.ranges = inputs.symbols, inputs.ranges
@@ -110,6 +130,19 @@ def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any)
     """Run the forward pass; lines of whoever called this are not the user's model."""
     with tracer.dispatch_mode:
         return module(*args, **kwargs)
+
+
+@contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Keep the garbage collector from running, so that what is new can be told from what is old."""
+    enabled = gc.isenabled()
+    gc.disable()
+    gc.collect(0)
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _limit(error: Exception) -> str:
@@ -212,8 +245,11 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
     patch(
         stack, torch.backends.mha, "get_fastpath_enabled", functools.partial(_no_fastpath, tracer)
     )
-    for name in ("numpy", "__array__"):
+    for name in ("numpy", "__array__", "__dlpack__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
+    for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
+        patch(stack, owner, name, functools.partial(_note_made, tracer))
+    patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
@@ -248,6 +284,31 @@ def _no_fastpath(tracer: Tracer, original: Any) -> Any:
     return get_fastpath_enabled
 
 
+def _note_made(tracer: Tracer, original: Any) -> Any:
+    """These make a tensor of a buffer, without an operator."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if tracer.is_active():
+            tracer.constants.note_foreign(tensor)
+        return tensor
+
+    return make
+
+
+def _not_compiled(tracer: Tracer, original: Any) -> Any:
+    """Compiled code would run on the fake tensors' memory, which is none."""
+
+    @functools.wraps(original)
+    def compile(model: Any = None, **kwargs: Any) -> Any:
+        if not tracer.is_active():
+            return original(model, **kwargs)
+        return model if model is not None else lambda function: function
+
+    return compile
+
+
 def _refuse_numpy(tracer: Tracer, original: Any) -> Any:
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -258,6 +319,9 @@ def _refuse_numpy(tracer: Tracer, original: Any) -> Any:
                     "cannot contain; use torch functions"
                 )
             )
+        if tracer.is_active():
+            # Whoever has the memory may write to it.
+            tracer.constants.before_write(self)
         return original(self, *args, **kwargs)
 
     return method

@@ -114,8 +114,11 @@ class Tracer(Mutations):
             self.constants.before_write(target)
         output = operator(*args, **kwargs)
         if operator is torch.ops.aten.lift_fresh.default:
-            # The first that is heard of torch.tensor([1, 2]).
-            self.constants.note_made(output, [])
+            # The first that is heard of torch.tensor([1, 2]), and of torch.from_numpy(array).
+            if args[0].untyped_storage().resizable():
+                self.constants.note_made(output, [])
+            else:
+                self.constants.note_foreign(output)
             return output
         self.constants.note_made(output, tensors)
         if info.changes_metadata:

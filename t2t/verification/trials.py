@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from t2t.errors import T2TError, VerificationError
+from t2t.examples import random_like
+from t2t.isolation import preserved
 from t2t.signature import flatten, unflatten
 from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
@@ -57,8 +58,9 @@ def verify(
     worst: dict[str, OutputReport] = {}
     problem = ""
     for run in range(1 + random_inputs):
-        values = leaves if run == 0 else [_like(leaf, generator) for leaf in leaves]
-        expected = _call(module, structure, values)
+        values = leaves if run == 0 else [random_like(leaf, generator) for leaf in leaves]
+        with preserved(module):
+            expected = _call(module, structure, values)
         try:
             got = _call(module_trt, structure, values)
         except T2TError as error:
@@ -77,50 +79,5 @@ def verify(
 
 def _call(module: Callable[..., Any], structure: Any, leaves: Sequence[torch.Tensor]) -> Any:
     args, kwargs = unflatten(structure, [leaf.detach().clone() for leaf in leaves])
-    with torch.no_grad(), _kept(module):
+    with torch.no_grad():
         return module(*args, **kwargs)
-
-
-@contextmanager
-def _kept(module: Any) -> Iterator[None]:
-    """Restore training flags, and buffers such as a batch norm's that a training mode changes."""
-    if not isinstance(module, torch.nn.Module):
-        yield
-        return
-    flags = {part: part.training for part in module.modules()}
-    buffers = list(module.buffers()) if any(flags.values()) else []
-    kept = [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    finally:
-        for part, training in flags.items():
-            part.training = training
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
-
-
-def _like(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    values, shape = leaf.detach().cpu(), leaf.shape
-    if values.numel() == 0:
-        return leaf
-    if values.dtype == torch.bool:
-        odds = values.double().mean().expand(shape)
-        return torch.bernoulli(odds, generator=generator).bool().to(leaf.device)
-    if not values.dtype.is_floating_point and not values.dtype.is_complex:
-        low, high = int(values.min()), int(values.max())
-        drawn = torch.randint(low, high + 1, shape, generator=generator, dtype=torch.int64)
-        return drawn.to(leaf.device, leaf.dtype)
-    if values.dtype.is_complex:
-        parts = [_like(part, generator) for part in (values.real, values.imag)]
-        return torch.complex(*parts).to(leaf.device, leaf.dtype)
-    values = values.double()
-    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
-    deviation = values.std(correction=0)
-    finite = bool(torch.isfinite(deviation))
-    if finite and deviation > 0:
-        drawn = (values.mean() + deviation * noise).clamp(values.min(), values.max())
-    elif finite and values.flatten()[0] != 0:  # all are one number: others, of its sign and size
-        drawn = values * (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64))
-    else:
-        drawn = noise
-    return drawn.to(leaf.device, leaf.dtype)

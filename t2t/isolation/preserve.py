@@ -1,0 +1,237 @@
+"""Running a module without leaving a trace of it: data, torch's modes, random numbers, Ctrl-C."""
+
+from __future__ import annotations
+
+import functools
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
+
+__all__ = [
+    "Interrupts",
+    "SavedMemory",
+    "eager",
+    "preserved",
+    "preserved_torch_state",
+    "uninterrupted",
+]
+
+
+class SavedMemory:
+    """The data of tensors that are written in place, as they were before the first write."""
+
+    def __init__(self) -> None:
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def save(self, tensor: torch.Tensor) -> None:
+        """Keep a copy of all memory behind a tensor, once."""
+        key = storage_key(tensor)
+        if key in self._saved or not tensor.untyped_storage().nbytes():
+            return
+        with without_modes():
+            # All of it: the next write may go through another view.
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            whole = tensor.detach().as_strided((size,), (1,), 0)
+            self._saved[key] = (whole, whole.clone())
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the `storage_key` of all memory that was saved."""
+        return iter(self._saved)
+
+    def changed(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return all memory whose data is not what it was, and that data, as flat tensors."""
+        with without_modes():
+            return [pair for pair in self._saved.values() if not _equal_bits(*pair)]
+
+    def restore(self) -> None:
+        """Write the data back."""
+        with without_modes():
+            # Backwards: several tensors may show one numpy array, whose first copy is the oldest.
+            for memory, data in reversed(self._saved.values()):
+                memory.copy_(data)
+
+
+def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
+
+
+class _WriteGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Saves the data of whatever an operator is about to write in place."""
+
+    def __init__(self, memory: SavedMemory) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._memory = memory
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        for index, name in _written(func):
+            given = args[index] if index < len(args) else kwargs.get(name)
+            for x in given if isinstance(given, list | tuple) else [given]:
+                if isinstance(x, torch.Tensor):
+                    self._memory.save(x)
+        return func(*args, **kwargs)
+
+
+@functools.cache
+def _written(operator: Any) -> list[tuple[int, str]]:
+    """Return place and name of the arguments that an operator writes to."""
+    return [
+        (index, argument.name)
+        for index, argument in enumerate(operator._schema.arguments)
+        # aten::native_batch_norm and its like do not declare that they write these.
+        if argument.name in ("running_mean", "running_var")
+        or (argument.alias_info is not None and argument.alias_info.is_write)
+    ]
+
+
+# -- torch and Python ----------------------------------------------------------------------------
+
+
+@contextmanager
+def preserved_torch_state() -> Iterator[None]:
+    """Restore random number generators and the modes of torch that a forward pass may set."""
+    from torch.backends import cudnn
+
+    python, numpy_state, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    switches: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        (lambda: cudnn.benchmark, functools.partial(setattr, cudnn, "benchmark")),
+        (lambda: cudnn.enabled, functools.partial(setattr, cudnn, "enabled")),
+    ]
+    for device in ("cpu", "cuda"):
+        switches.append(
+            (
+                functools.partial(torch.is_autocast_enabled, device),
+                functools.partial(torch.set_autocast_enabled, device),
+            )
+        )
+    before = [read() for read, _ in switches]
+    # What autocast has cast already may belong to an autograd graph of the user's.
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        for (read, write), value in zip(switches, before, strict=True):
+            if read() != value:
+                write(value)
+        random.setstate(python)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(cpu)
+        if gpus is not None:
+            torch.cuda.set_rng_state_all(gpus)
+        # A model may switch the cache on; what was cast during the pass may be fake.
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Let compiled modules and functions run as they were written, in this thread."""
+    if "torch._dynamo" not in sys.modules:
+        yield  # nothing can be compiled yet
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def preserved(module: Any) -> Iterator[Snapshot]:
+    """Leave everything as it was, though a module runs for real inside the ``with`` block.
+
+    Parameters, buffers, attributes, hooks, caches, random number generators and torch's modes are
+    put back, also after an exception or Ctrl-C.
+    """
+    with uninterrupted() as interrupts, ExitStack() as stack:
+        memory = SavedMemory()
+        stack.enter_context(preserved_torch_state())
+        snapshot = Snapshot(module)
+        for tensor in snapshot.tensors():
+            # Buffers may be written by numpy, which no operator tells; they are small.
+            if not isinstance(tensor, torch.nn.Parameter):
+                memory.save(tensor)
+        stack.callback(memory.restore)
+        stack.callback(snapshot.restore)
+        # A compiled module would compile the guard's Python too.
+        stack.enter_context(eager())
+        stack.enter_context(_WriteGuard(memory))
+        with interrupts.allowed():
+            yield snapshot
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------------
+
+
+class Interrupts:
+    """Whether Ctrl-C may interrupt now; see `uninterrupted`."""
+
+    def __init__(self) -> None:
+        self.previous: Any = None
+        self._open = False
+        self._pending: tuple[Any, ...] | None = None
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let Ctrl-C interrupt inside the ``with`` block, also one that came before."""
+        self._open = True
+        try:
+            self.raise_pending()
+            yield
+        finally:
+            self._open = False
+
+    def handle(self, *args: Any) -> None:
+        """Take the signal: raise now, or later."""
+        self._pending = args
+        if self._open:
+            self.raise_pending()
+
+    def raise_pending(self) -> None:
+        """Do what the signal would have done."""
+        if self._pending is not None:
+            args, self._pending = self._pending, None
+            # Once: the restoration that follows must not be interrupted in turn.
+            self._open = False
+            self.previous(*args)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[Interrupts]:
+    """Hold Ctrl-C back, so that what was changed is put back whole; it is raised afterwards.
+
+    Only the main thread receives signals; elsewhere, and where SIGINT is not handled in Python,
+    nothing happens.
+    """
+    interrupts = Interrupts()
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or not callable(signal.getsignal(signal.SIGINT)):
+        yield interrupts
+        return
+    interrupts.previous = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, interrupts.handle)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, interrupts.previous)
+        interrupts.raise_pending()

@@ -1,0 +1,439 @@
+"""What a forward pass may change besides its result: noted before it, compared and put back after.
+
+A forward pass may keep things: in attributes of its modules, in dicts, lists and objects that hang
+on them, in class attributes, closures and the globals of the Python modules that define it. A trace
+runs it with tensors that hold no data, and `verify` runs it more often than its user did; neither
+may show afterwards.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import functools
+import operator
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["MISSING", "Change", "Snapshot", "storage_key", "without_modes"]
+
+_ATOMS = frozenset(
+    (
+        type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented),
+        torch.dtype, torch.device, torch.layout, torch.memory_format,
+        types.BuiltinFunctionType, types.ModuleType, types.CodeType, property,
+    )
+)  # fmt: skip
+
+# Objects of these packages hold nothing of a model; torch's nn.Modules do. Code of the standard
+# library, too, keeps nothing that matters.
+_FOREIGN = frozenset(
+    (
+        "torch", "t2t", "numpy", "sympy", "logging", "threading", "_thread", "multiprocessing",
+        "concurrent", "asyncio", "weakref", "_weakref", "importlib", "abc", "typing", "tensorrt",
+        "tensorrt_rtx",
+    )
+)  # fmt: skip
+_FOREIGN_CODE = _FOREIGN | (sys.stdlib_module_names - {"__main__"})
+
+# What stands under a name of a class or a Python module and is code, not state.
+_CODE = (
+    types.ModuleType, types.FunctionType, type, types.BuiltinFunctionType, staticmethod,
+    classmethod, property,
+)  # fmt: skip
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_EMPTY = frozenset((dict, OrderedDict, list, set))
+
+_LRU = type(functools.lru_cache(lambda: None))
+
+_GLOBAL_HOOKS = tuple(
+    value
+    for name, value in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return a number that tensors of the same memory share."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that a forward pass has kept.
+
+    Attributes:
+        path: what it is to the user: "backbone.cache['k']", "mymodel.CACHE".
+        old: its value before; `MISSING` where it is new.
+        new: its value after; `MISSING` where it is gone.
+    """
+
+    path: str
+    old: Any
+    new: Any
+
+
+MISSING = type("_Missing", (), {"__repr__": lambda _: "(nothing)"})()
+
+
+_Path = tuple[Any, str, Any]
+"""The name of an object: its owner's, how entries of that are written, and which one it is."""
+
+_ROOT: _Path = (None, "{}", "")
+_ATTRIBUTE = "{}.{}"
+_ITEM = "{}[{!r}]"
+
+
+class Snapshot:
+    """Everything reachable from a module or function that its forward pass may change.
+
+    Containers and objects are copied one level deep, each, so that what they hold can be compared
+    by identity and put back into the very same objects. Of the globals of Python modules those
+    are looked at that the code names. No tensor's data is copied: writes to data are what
+    `SavedMemory` is for.
+
+    Args:
+        root: a module or a function.
+    """
+
+    def __init__(self, root: Any) -> None:
+        # Every object that was met, kept so that its id stays its own.
+        self._seen: dict[int, Any] = {}
+        # Containers with a copy of what they hold, and how their entries are named.
+        self._containers: list[tuple[Any, Any, _Path, str]] = []
+        self._empty: list[tuple[Any, _Path]] = []
+        self._names: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._slots: list[tuple[Any, str, Any, _Path]] = []
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor, int, bool, Any, _Path]] = []
+        self._caches: list[tuple[Any, int, _Path]] = []
+        self._generators: list[tuple[Callable[[Any], Any], Any]] = []
+        self._pending: list[tuple[Any, _Path]] = [(root, _ROOT)]
+        with without_modes():
+            for hooks in _GLOBAL_HOOKS:
+                self._visit(hooks, (None, "{}", "torch.nn.modules.module"))
+            while self._pending:
+                self._visit(*self._pending.pop())
+
+    # -- noting ----------------------------------------------------------------------------------
+
+    def _visit(self, value: Any, path: _Path) -> None:
+        kind = type(value)
+        if kind in _ATOMS or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            self._visit_tensor(value, path)
+        elif isinstance(value, dict | list | deque | set | bytearray):
+            self._visit_container(value, path, _ITEM)
+        elif isinstance(value, tuple):
+            self._pending += [(x, (path, _ITEM, i)) for i, x in enumerate(value)]
+        elif kind is np.ndarray:
+            self._containers.append((value, value.copy(), path, _ITEM))
+        elif isinstance(value, type):
+            self._visit_class(value)
+        elif isinstance(value, _LRU):
+            name: _Path = (None, "{1}", value.__wrapped__.__qualname__)
+            self._caches.append((value, value.cache_info().misses, name))
+            self._visit(value.__wrapped__, path)
+        elif kind is types.FunctionType:
+            self._visit_function(value)
+        elif kind is types.MethodType:
+            self._pending += [(value.__func__, path), (value.__self__, path)]
+        elif kind is functools.partial:
+            self._pending += [(x, path) for x in (value.func, value.args, value.keywords)]
+        elif not self._visit_generator(value):
+            self._visit_object(value, path)
+
+    def _visit_container(self, container: Any, path: _Path, form: str) -> None:
+        """Note what a container holds; ``form`` makes an entry's name of its name and a key."""
+        items: Any
+        if isinstance(container, dict):
+            copy: Any = dict(zip(dict.keys(container), dict.values(container), strict=True))
+            items = copy.items()
+        elif isinstance(container, list | deque):
+            copy = list(container)
+            items = enumerate(copy)
+        else:
+            copy, items = type(container)(container), ()
+        self._containers.append((container, copy, path, form))
+        for key, item in items:
+            kind = type(item)
+            if kind in _ATOMS:
+                continue
+            if kind in _EMPTY and not item:
+                # Most of what a module has are dicts for hooks that nobody uses.
+                if id(item) not in self._seen:
+                    self._seen[id(item)] = item
+                    self._empty.append((item, (path, form, key)))
+            else:
+                self._pending.append((item, (path, form, key)))
+
+    def _visit_tensor(self, tensor: torch.Tensor, path: _Path) -> None:
+        if _has_plain_memory(tensor):
+            grad = tensor.grad if tensor.is_leaf else None
+            entry = tensor.detach(), tensor.data_ptr(), tensor.requires_grad, grad, path
+            self._tensors.append((tensor, *entry))
+        self._visit_attributes(tensor, path)
+
+    def _visit_attributes(self, value: Any, path: _Path) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if type(attributes) is not dict or id(attributes) in self._seen:
+            return
+        self._seen[id(attributes)] = attributes
+        if isinstance(value, torch.nn.Module):
+            # Named as named_modules() and named_parameters() do.
+            for table in (value._modules, value._parameters, value._buffers):
+                if isinstance(table, dict) and id(table) not in self._seen:
+                    self._seen[id(table)] = table
+                    self._visit_container(table, path, _ATTRIBUTE)
+        self._visit_container(attributes, path, _ATTRIBUTE)
+
+    def _visit_object(self, value: Any, path: _Path) -> None:
+        kind = type(value)
+        if not isinstance(value, torch.nn.Module) and _package(kind.__module__) in _FOREIGN:
+            return
+        self._visit_attributes(value, path)
+        for base in kind.__mro__:
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if not name.startswith("__") and hasattr(value, name):
+                    self._visit_slot(value, name, (path, _ATTRIBUTE, name))
+        self._visit(kind, _ROOT)
+
+    def _visit_slot(self, owner: Any, name: str, path: _Path) -> None:
+        item = getattr(owner, name)
+        self._slots.append((owner, name, item, path))
+        self._pending.append((item, path))
+
+    def _visit_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            self._seen[id(base)] = base
+            if _package(base.__module__) in _FOREIGN_CODE:
+                continue
+            for name, value in vars(base).items():
+                function = getattr(value, "__func__", value)
+                if isinstance(value, property):
+                    function = value.fget
+                if type(function) is types.FunctionType:
+                    self._visit(function, _ROOT)
+                elif not name.startswith("__") and not isinstance(value, _CODE):
+                    self._visit_name(base, name, base.__qualname__, value)
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        code, home = function.__code__, function.__qualname__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a cell that is empty
+                self._visit_slot(cell, "cell_contents", (None, "{1} of " + home, name))
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._pending.append((value, (None, "a default of {1}", home)))
+        if function.__dict__:
+            self._visit_attributes(function, (None, "{1}", home))
+        module = str(function.__globals__.get("__name__"))
+        if _package(module) not in _FOREIGN_CODE:
+            self._visit_globals(code, function.__globals__, module)
+
+    def _visit_globals(self, code: types.CodeType, names: dict[str, Any], module: str) -> None:
+        """Note the globals that a function names, and those of other modules that it names."""
+        assigns = _STORE_GLOBAL in code.co_code[::2]
+        for name in code.co_names:
+            value = names.get(name, MISSING)
+            if isinstance(value, types.FunctionType | type | _LRU):
+                self._visit(value, _ROOT)
+            elif isinstance(value, types.ModuleType):
+                if _package(value.__name__) not in _FOREIGN_CODE and id(value) not in self._seen:
+                    self._visit_globals(code, vars(value), value.__name__)
+            elif value is not MISSING or (assigns and name not in vars(builtins)):
+                self._visit_name(names, name, module, value)
+        for constant in code.co_consts:
+            if type(constant) is types.CodeType:
+                self._visit_globals(constant, names, module)
+
+    def _visit_name(self, namespace: Any, name: str, home: str, value: Any) -> None:
+        key = (id(namespace), name)
+        if key not in self._names and not name.startswith("__"):
+            self._names[key] = (namespace, home, value)
+            self._pending.append((value, (None, "{1}", f"{home}.{name}")))
+
+    def _visit_generator(self, value: Any) -> bool:
+        if isinstance(value, random.Random):
+            self._generators.append((value.setstate, value.getstate()))
+        elif isinstance(value, torch.Generator):
+            self._generators.append((value.set_state, value.get_state()))
+        elif isinstance(value, np.random.Generator):
+            bits = value.bit_generator
+            self._generators.append((functools.partial(setattr, bits, "state"), bits.state))
+        else:
+            return False
+        return True
+
+    # -- comparing and putting back --------------------------------------------------------------
+
+    def restore(self) -> list[Change]:
+        """Put everything back, into the same objects, and return what was not as before."""
+        found: list[Change] = []
+        with without_modes():
+            for container, copy, path, form in self._containers:
+                if not _is_same(container, copy):
+                    found += _entry_changes(container, copy, path, form)
+                    _refill(container, copy)
+            for container, path in self._empty:
+                if container:
+                    found += _entry_changes(container, type(container)(), path, _ITEM)
+                    container.clear()
+            for (_, name), (namespace, home, old) in self._names.items():
+                now = _look_up(namespace, name)
+                if now is not old:
+                    found += _differences({name: old}, {name: now}, (None, "{1}", home), _ATTRIBUTE)
+                    _assign(namespace, name, old)
+            for owner, name, old, path in self._slots:
+                now = getattr(owner, name, MISSING)
+                if now is not old:
+                    found += _differences({"": old}, {"": now}, path, "{}")
+                    setattr(owner, name, old)
+            for tensor, old, address, requires_grad, grad, path in self._tensors:
+                if tensor.data_ptr() != address or tensor.shape != old.shape:
+                    found.append(Change(_render(path), old, tensor.detach()))
+                    tensor.data = old
+                if tensor.requires_grad != requires_grad:
+                    tensor.requires_grad_(requires_grad)
+                if tensor.is_leaf and tensor.grad is not grad:
+                    tensor.grad = grad
+            for cached, misses, path in self._caches:
+                # What is in it cannot be told apart; a cache may forget.
+                if cached.cache_info().misses != misses:
+                    found.append(Change(f"the cache of {_render(path)}()", MISSING, cached))
+                    cached.cache_clear()
+            for put, state in self._generators:
+                put(state)
+        return found
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor was there before."""
+        return id(tensor) in self._seen
+
+    def name_of(self, key: int) -> str:
+        """Return the name of a tensor that has the memory with this `storage_key`."""
+        names = (_render(path) for _, old, *_, path in self._tensors if storage_key(old) == key)
+        return next(names, "a tensor")
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all tensors that were met and have memory of their own."""
+        return [tensor for tensor, *_ in self._tensors]
+
+
+def _render(path: _Path) -> str:
+    """Return the name of an object as the user would write it: "layers.0.cache['k']"."""
+    owner, form, key = path
+    return form.format("" if owner is None else _render(owner), key).removeprefix(".")
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]
+
+
+def _has_plain_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one piece of strided memory, not a subclass or sparse."""
+    kind = type(tensor)
+    plain = kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return plain and tensor.layout == torch.strided and not tensor.is_nested
+
+
+def _look_up(namespace: Any, name: str) -> Any:
+    """Return what a class or a Python module's globals have under a name."""
+    names = namespace if isinstance(namespace, dict) else vars(namespace)
+    return names.get(name, MISSING)
+
+
+def _assign(namespace: Any, name: str, value: Any) -> None:
+    if isinstance(namespace, dict):
+        if value is not MISSING:
+            namespace[name] = value
+        elif not isinstance(namespace[name], types.ModuleType):  # one imported by the pass stays
+            del namespace[name]
+    elif value is MISSING:
+        delattr(namespace, name)
+    else:
+        setattr(namespace, name, value)
+
+
+def _entry_changes(container: Any, copy: Any, path: _Path, form: str) -> list[Change]:
+    if isinstance(container, dict):
+        return _differences(copy, container, path, form)
+    if isinstance(container, list | deque):
+        return _differences(dict(enumerate(copy)), dict(enumerate(container)), path, form)
+    return [Change(_render(path), copy, container)]
+
+
+def _differences(
+    before: Mapping[Any, Any], after: Mapping[Any, Any], path: _Path, form: str
+) -> list[Change]:
+    names = [*before, *(name for name in after if name not in before)]
+    pairs = ((name, before.get(name, MISSING), after.get(name, MISSING)) for name in names)
+    return [
+        Change(_render((path, form, name)), old, new)
+        for name, old, new in pairs
+        if not _is_equal(old, new)
+    ]
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    """Return whether nobody can tell two values apart: the same object, or equal constants."""
+    if old is new:
+        return True
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, tuple):
+        return len(old) == len(new) and all(map(_is_equal, old, new))
+    return type(old) in _ATOMS and (old == new or repr(old) == repr(new) == "nan")
+
+
+def _is_same(container: Any, copy: Any) -> bool:
+    """Return whether a container holds the very objects that it held."""
+    if isinstance(container, np.ndarray):
+        same: bool = container.shape == copy.shape and container.tobytes() == copy.tobytes()
+        return same
+    if len(container) != len(copy):
+        return False
+    if isinstance(container, dict):
+        pairs = (container, copy), (dict.values(container), copy.values())
+        return all(all(map(operator.is_, a, b)) for a, b in pairs)
+    if isinstance(container, set | bytearray):
+        return bool(container == copy)
+    return all(map(operator.is_, container, copy))
+
+
+def _refill(container: Any, copy: Any) -> None:
+    if isinstance(container, np.ndarray):
+        container[...] = copy
+    elif isinstance(container, OrderedDict):
+        OrderedDict.clear(container)
+        for key, value in copy.items():
+            OrderedDict.__setitem__(container, key, value)
+    elif isinstance(container, dict):
+        dict.clear(container)
+        dict.update(container, copy)
+    elif isinstance(container, set):
+        container.clear()
+        container.update(copy)
+    elif isinstance(container, deque):
+        container.clear()
+        container.extend(copy)
+    else:
+        container[:] = copy
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Keep a mode that is active from seeing what is done here."""
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        yield

@@ -1,0 +1,133 @@
+"""What a trace cannot see, tried on the module itself: state, and results that look constant.
+
+Both are rare; where they are in doubt, the module runs for real, on the examples and on other
+inputs like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from t2t.errors import UnsupportedOperatorError
+from t2t.examples import random_like
+from t2t.isolation import Change, preserved
+from t2t.structure import Structure, flatten
+from t2t.tracing.graph import map_tree
+
+__all__ = ["check_constants", "check_state"]
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+_SHOWN = 5
+
+
+def check_state(module: Callable[..., Any], inputs: Inputs, kept: Sequence[Change]) -> None:
+    """Raise where the results of a call depend on what earlier calls have kept.
+
+    A module may keep what it likes (its last features, anchors of the last size) as long as nobody
+    can tell: its results on new inputs must be the same after another call and without one.
+
+    Args:
+        module: the module, as it was before the trace.
+        inputs: the examples, ``(args, kwargs)``.
+        kept: what the forward pass has kept.
+
+    Raises:
+        UnsupportedOperatorError: the text names what is kept.
+    """
+    if not kept:
+        return
+    names = list(dict.fromkeys(change.path for change in kept))
+    listed = ", ".join(map(repr, names[:_SHOWN])) + (" and others" if names[_SHOWN:] else "")
+    others = _others(inputs)
+    try:
+        fresh = _run(module, [others])[0]
+        later = _run(module, [inputs, others])[1]
+        if _same(fresh, later):
+            return
+        noise = _run(module, [others])[0]
+    except Exception as error:
+        raise UnsupportedOperatorError(
+            f"the module keeps something between calls ({listed}), and whether its results depend "
+            f"on that could not be tried, as it fails on inputs like the examples: {error}"
+        ) from error
+    if not _same(fresh, noise) and _same(fresh, later, rtol=1e-3):
+        return
+    raise UnsupportedOperatorError(
+        f"the module keeps state between calls, and its results depend on it: {listed}. An engine "
+        "keeps nothing: let forward() take the state as an input and return it as an output"
+    )
+
+
+def check_constants(
+    module: Callable[..., Any], inputs: Inputs, constants: Mapping[int, torch.Tensor]
+) -> None:
+    """Raise where outputs that depend on no input in the trace do so in the module.
+
+    Args:
+        module: the module.
+        inputs: the examples, ``(args, kwargs)``.
+        constants: such outputs, by their place among all output tensors.
+
+    Raises:
+        UnsupportedOperatorError: an output has other values when the module runs.
+    """
+    if not constants:
+        return
+    runs = [_run(module, [inputs])[0]]
+    # Inputs of our own making may be none that the module takes.
+    with suppress(Exception):
+        runs.append(_run(module, [_others(inputs)])[0])
+    for tensors, _ in runs:
+        for index, constant in constants.items():
+            if not _same_tensor(constant, tensors[index], rtol=1e-5):
+                raise UnsupportedOperatorError(
+                    f"output {index} depends on no input in the trace, but the module gives other "
+                    "values for it: a part of the module runs where t2t does not see it (compiled "
+                    "code, a C extension, another thread, a captured CUDA graph); use torch "
+                    "functions there, in the thread that calls the module"
+                )
+
+
+Results = tuple[list[torch.Tensor], Structure]
+
+
+def _run(module: Callable[..., Any], calls: Sequence[Inputs]) -> list[Results]:
+    """Return the results of some calls, one after the other, from the module's present state."""
+    results = []
+    with preserved(module), torch.no_grad():
+        for inputs in calls:
+            args, kwargs = map_tree(_copied, inputs)
+            torch.manual_seed(0)
+            leaves, form = flatten(module(*args, **kwargs), share=True, name="output")
+            results.append(([_copied(x) for x in leaves], form))
+    return results
+
+
+def _copied(x: Any) -> Any:
+    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+
+
+def _others(inputs: Inputs) -> Inputs:
+    generator = torch.Generator().manual_seed(1)
+    return map_tree(  # type: ignore[no-any-return]
+        lambda x: random_like(x, generator) if isinstance(x, torch.Tensor) else x, inputs
+    )
+
+
+def _same(a: Results, b: Results, rtol: float = 0.0) -> bool:
+    (tensors, form), (others, other_form) = a, b
+    return form == other_form and all(
+        _same_tensor(x, y, rtol) for x, y in zip(tensors, others, strict=True)
+    )
+
+
+def _same_tensor(a: torch.Tensor, b: torch.Tensor, rtol: float) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    size = float(a.abs().nan_to_num().max()) if a.is_floating_point() and a.numel() else 1.0
+    return torch.allclose(a, b.to(a.device), rtol=rtol, atol=rtol * size, equal_nan=True)

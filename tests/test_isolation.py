@@ -1,0 +1,760 @@
+"""The module, torch and Python are left as they were: after a conversion, an error, or Ctrl-C."""
+
+import contextlib
+import functools
+import gc
+import math
+import random
+import signal
+import sys
+import threading
+from collections import OrderedDict, deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import t2t
+from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
+from t2t.isolation import preserved
+from t2t.lowering import to_network
+from t2t.reference import capture
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning"),
+    pytest.mark.filterwarnings("ignore:a batch norm is in training mode"),
+]
+
+X = torch.linspace(-2, 3, 8).reshape(2, 4)
+
+
+def run(module, *inputs, **options):
+    conversion = to_network(module, inputs, **options)
+    program = capture(conversion.network.raw, conversion.network.weights)
+    return list(program.run([x.clone() for x in inputs]).values())
+
+
+def assert_converts(module, *inputs) -> None:
+    """The network gives what the module gives, on two inputs."""
+    conversion = to_network(module, inputs)
+    program = capture(conversion.network.raw, conversion.network.weights)
+    for factor in (1.0, 1.5):
+        given = [x * factor for x in inputs]
+        with preserved(module), torch.no_grad():
+            expected = module(*(x.clone() for x in given))
+        torch.testing.assert_close(program.run(given)["output"], expected)
+
+
+# -- compiled code -------------------------------------------------------------------------------
+
+
+@torch.compile
+def compiled_function(x):
+    return torch.sin(x) + 1
+
+
+class CallsCompiled(nn.Module):
+    def forward(self, x):
+        return compiled_function(x) * 2
+
+
+class CompilesInside(nn.Module):
+    def forward(self, x):
+        @torch.compile
+        def inner(y):
+            return y * 3
+
+        return inner(x) + torch.compile(torch.cos)(x)
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+
+
+def compiled_in_place() -> nn.Module:
+    module = linear()
+    module.compile()
+    return module
+
+
+COMPILED = {
+    "module": lambda: torch.compile(linear()),
+    "in place": compiled_in_place,
+    "submodule": lambda: nn.Sequential(torch.compile(nn.Linear(4, 4)), nn.Tanh()).eval(),
+    "submodule in place": lambda: nn.Sequential(compiled_in_place(), nn.Tanh()).eval(),
+    "function": lambda: CallsCompiled().eval(),
+    "inside": lambda: CompilesInside().eval(),
+    "twice": lambda: torch.compile(torch.compile(linear())),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_code_converts_as_eager(name: str) -> None:
+    module = COMPILED[name]()
+    assert t2t.missing_operators(module, [X]) == []
+    first, second = run(module, X)[0], run(module, X * 0.5)[0]
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(first, module(X))
+        torch.testing.assert_close(second, module(X * 0.5))
+
+
+# -- state ---------------------------------------------------------------------------------------
+
+CACHE: dict[str, Any] = {"calls": 0}
+CALLS = 0
+KEPT: list[Any] = []
+
+
+class Assigns(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("y", torch.zeros(1))
+
+    def forward(self, x):
+        self.y = x + self.y
+        return self.y
+
+
+class CountsInDict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.info = {"calls": {"n": 0}}
+
+    def forward(self, x):
+        self.info["calls"]["n"] += 1
+        return x * self.info["calls"]["n"]
+
+
+class Appends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.history = deque()
+
+    def forward(self, x):
+        self.history.append(0)
+        return x * len(self.history)
+
+
+class CountsInObject(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(scale=1.0)
+
+    def forward(self, x):
+        self.config.scale *= 1.5
+        return x * self.config.scale
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 1
+
+
+class CountsInSlot(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slotted = Slotted()
+
+    def forward(self, x):
+        self.slotted.n += 1
+        return x + self.slotted.n
+
+
+class CountsInClass(nn.Module):
+    count = 0
+
+    def forward(self, x):
+        CountsInClass.count += 1
+        return x + CountsInClass.count
+
+
+class CountsInGlobal(nn.Module):
+    def forward(self, x):
+        global CALLS
+        CALLS += 1
+        return x + CALLS
+
+
+class CountsInGlobalDict(nn.Module):
+    def forward(self, x):
+        return x + bumped()
+
+
+def bumped():
+    CACHE["calls"] += 1
+    return CACHE["calls"]
+
+
+class CountsInPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += 1
+        return x * self.steps
+
+
+class CountsInNumpy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = np.zeros(1, np.float32)
+
+    def forward(self, x):
+        self.steps += 1
+        return x * torch.from_numpy(self.steps)
+
+
+class Difference(nn.Module):
+    """The first call has no frame before it."""
+
+    previous = None
+
+    def forward(self, x):
+        before = x if self.previous is None else self.previous
+        self.previous = x
+        return x - before
+
+
+class DrawsOnce(nn.Module):
+    @functools.lru_cache  # noqa: B019  the fault that is looked for
+    def table(self):
+        return self.last * 1
+
+    def forward(self, x):
+        self.last = x
+        return x + self.table()
+
+
+def closure_counter():
+    count = 0
+
+    def function(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    return function
+
+
+def default_counter(x, calls=[]):  # noqa: B006  the fault that is looked for
+    calls.append(0)
+    return x * len(calls)
+
+
+STATE = {
+    "'y'": Assigns,
+    r"info\['calls'\]\['n'\]": CountsInDict,
+    r"history\[0\]": Appends,
+    r"config\.scale": CountsInObject,
+    r"slotted\.n": CountsInSlot,
+    r"CountsInClass\.count": CountsInClass,
+    r"CALLS": CountsInGlobal,
+    r"CACHE\['calls'\]": CountsInGlobalDict,
+    "'steps'": CountsInPlace,
+    "'steps": CountsInNumpy,
+    "'previous'": Difference,
+    "'last', 'the cache of DrawsOnce.table": DrawsOnce,
+    "count of closure_counter": closure_counter,
+    "a default of default_counter": lambda: default_counter,
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_state_is_refused_by_its_name(name: str) -> None:
+    module = STATE[name]()
+    before = described(module)
+    with pytest.raises(UnsupportedOperatorError, match=rf"keeps state between calls.*{name}"):
+        to_network(module, [X])
+    assert described(module) == before
+    assert (CALLS, CACHE, CountsInClass.count) == (0, {"calls": 0}, 0)
+
+
+class KeepsLast(nn.Module):
+    def forward(self, x):
+        self.last = {"x": [x * 2]}
+        KEPT.append(x)
+        return x + 1
+
+
+class CountsOnly(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x.relu()
+
+
+class Anchors(nn.Module):
+    """As detectors keep their anchors until the size changes."""
+
+    shape = None
+
+    def __init__(self):
+        super().__init__()
+        self.anchors = torch.empty(0)
+
+    def forward(self, x):
+        if self.shape != x.shape:
+            self.anchors = torch.arange(x.shape[-1], dtype=x.dtype) + 0.5
+            self.shape = x.shape
+        return x + self.anchors
+
+
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = OrderedDict()
+
+    def forward(self, x):
+        if x.shape[0] not in self.tables:
+            self.tables[x.shape[0]] = torch.arange(x.shape[0]).float().outer(torch.ones(4)).cos()
+        return x * self.tables[x.shape[0]]
+
+
+class RegistersInside(nn.Module):
+    def forward(self, x):
+        self.register_buffer("made", torch.ones(4))
+        self.weight = nn.Parameter(torch.ones(4))
+        self.part = nn.ReLU()
+        self.register_forward_hook(lambda module, args, output: output)
+        return self.part(x * self.made * self.weight)
+
+
+class ReplacesData(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        self.weight.data = torch.full((4,), 2.0)
+        self.weight.requires_grad_(False)
+        return x * self.weight
+
+
+@functools.lru_cache
+def table(n):
+    return torch.arange(n).float()
+
+
+class CachesTable(nn.Module):
+    def forward(self, x):
+        return x + table(x.shape[-1])
+
+
+class WritesByNumpy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.zeros(4))
+        self.array = np.zeros(4, np.float32)
+
+    def forward(self, x):
+        self.table.numpy()[:] = 5
+        torch.from_numpy(self.array).fill_(3)
+        return x + self.table
+
+
+class DrawsAtConstruction(nn.Module):
+    def forward(self, x):
+        random.random()
+        np.random.rand()
+        torch.randn(3)
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        self.training = True
+        return x * 2
+
+
+HARMLESS = (
+    KeepsLast,
+    CountsOnly,
+    Anchors,
+    Rotary,
+    RegistersInside,
+    ReplacesData,
+    CachesTable,
+    WritesByNumpy,
+    DrawsAtConstruction,
+)
+
+
+@pytest.mark.parametrize("kind", HARMLESS, ids=lambda kind: kind.__name__)
+def test_what_is_kept_is_gone_afterwards(kind: Any) -> None:
+    module = kind().eval()
+    before = described(module)
+    draws = drawn()
+    assert_converts(module, X)
+    assert t2t.missing_operators(module, [X]) == []
+    converted = t2t.convert(module, [X])
+    assert t2t.verify(module, converted, [X]).ok
+    t2t.compare_layers(converted.program, module, [X])
+    assert described(module) == before
+    assert KEPT == []
+    assert table.cache_info().currsize == 0
+    assert drawn() == draws
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("kind", [KeepsLast, Anchors, CachesTable])
+def test_the_module_runs_after_a_dynamic_conversion(kind: Any) -> None:
+    module = kind().eval()
+    to_network(module, [X], dynamic_shapes=[{0: (1, 4)}])
+    assert module(X[:1]).shape == (1, 4)
+    with preserved(module):
+        module(X)
+    KEPT.clear()
+
+
+def test_hooks_may_keep_what_they_see() -> None:
+    seen: list[Any] = []
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    handle = module[0].register_forward_hook(lambda part, args, output: seen.append(output))
+    assert_converts(module, X)
+    assert seen == []
+    assert len(module[0]._forward_hooks) == 1
+    handle.remove()
+
+
+def test_autocast_keeps_no_cast_of_the_trace() -> None:
+    class Casts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.linear(x)
+
+    module = Casts().eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = module(X)
+        to_network(module, [X])
+        assert type(module(X)) is torch.Tensor
+        assert torch.equal(module(X), expected)
+
+
+# -- data that the trace does not see ------------------------------------------------------------
+
+
+class FromThread(nn.Module):
+    def __init__(self, reads_input: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.reads_input = reads_input
+
+    def forward(self, x):
+        made: list[torch.Tensor] = []
+        source = x if self.reads_input else self.weight
+        thread = threading.Thread(target=lambda: made.append(source.detach() * 2))
+        thread.start()
+        thread.join()
+        return x + made[0]
+
+
+@pytest.mark.parametrize("reads_input", [True, False])
+def test_what_another_thread_makes_is_noticed(reads_input: bool) -> None:
+    with pytest.raises(UnsupportedOperatorError, match="where t2t does not see it"):
+        to_network(FromThread(reads_input), [X])
+
+
+class Unseen(nn.Module):
+    """Stands for code outside PyTorch: the trace takes its result for a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(2, 4))
+
+    def forward(self, x):
+        if type(x) is torch.Tensor:  # when it runs for real
+            self.kept.copy_(x * 2)
+        return self.kept
+
+
+def test_an_output_that_depends_on_no_input_is_tried() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="output 0 depends on no input"):
+        to_network(Unseen(), [X])
+
+
+class Grid(nn.Module):
+    def forward(self, x):
+        return {"y": x + 1, "grid": torch.arange(x.shape[1]), "scale": torch.tensor(2.0)}
+
+
+def test_outputs_that_are_constants_convert() -> None:
+    y, grid, scale = run(Grid(), X)
+    assert torch.equal(y, X + 1)
+    assert torch.equal(grid, torch.arange(4))
+    assert scale == 2
+
+
+class FromBuffer(nn.Module):
+    def forward(self, x):
+        data = bytearray(np.arange(4, dtype=np.float32).tobytes())
+        return x + torch.frombuffer(data, dtype=torch.float32) + torch.from_dlpack(np.ones(4, "f4"))
+
+
+def test_python_buffers_are_constants() -> None:
+    assert_converts(FromBuffer(), X)
+
+
+# -- errors and Ctrl-C ---------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """Raised in the middle of a forward pass."""
+
+
+def tick() -> None:
+    """The place where a module fails; a test replaces it."""
+
+
+class Everything(nn.Module):
+    """Keeps, writes, caches, hooks and assigns, in the order that a test draws."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+        self.linear = nn.Linear(4, 4)
+        self.compiled = torch.compile(nn.Linear(4, 4))
+        self.register_buffer("table", torch.zeros(4))
+        self.norm = nn.BatchNorm1d(4)
+        self.cache: dict[Any, Any] = {"list": [], "set": set()}
+        self.holder = SimpleNamespace(kept=None)
+
+    def forward(self, x):
+        for step in self.steps:
+            tick()
+            x = getattr(self, step)(x)
+            tick()
+        return x
+
+    def assign(self, x):
+        self.last = x
+        return x + 1
+
+    def write(self, x):
+        self.table.fill_(3)
+        self.linear.weight.data[0].fill_(2)
+        return x + self.table
+
+    def cached(self, x):
+        self.cache[x.shape] = torch.ones(4)
+        self.cache["list"].append(x)
+        self.cache["set"].add("k")
+        return x * self.cache[x.shape]
+
+    def hold(self, x):
+        self.holder.kept = x
+        self.holder.more = self
+        return x - 1
+
+    def hook(self, x):
+        self.linear.register_forward_hook(lambda module, args, output: output)
+        return x
+
+    def call(self, x):
+        return self.norm(self.linear(x))
+
+    def call_compiled(self, x):
+        return self.compiled(x)
+
+    def switch(self, x):
+        self.train(not self.training)
+        torch.set_grad_enabled(False)
+        self.requires_grad_(False)
+        return F.relu(x)
+
+    def replace(self, x):
+        self.linear = nn.Linear(4, 4)
+        del self.holder
+        self.holder = SimpleNamespace(kept=None)
+        return x
+
+
+STEPS = (
+    "assign", "write", "cached", "hold", "hook", "call", "call_compiled", "switch", "replace",
+)  # fmt: skip
+
+
+def described(module: Any) -> Any:
+    """Write down a module as it is: names, identities of objects, and the bits of tensors."""
+    seen: set[int] = set()
+
+    def form(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            data = value.detach().clone()
+            return (id(value), value.requires_grad, data.dtype, data.numpy().tobytes())
+        if isinstance(value, np.ndarray):
+            return (id(value), value.tobytes())
+        if isinstance(value, dict):
+            return (id(value), [(key, form(item)) for key, item in value.items()])
+        if isinstance(value, list | tuple | deque):
+            return (id(value), [form(item) for item in value])
+        if isinstance(value, set):
+            return (id(value), sorted(map(repr, value)))
+        names = [*vars(value)] if hasattr(value, "__dict__") else getattr(value, "__slots__", [])
+        if not names or id(value) in seen or isinstance(value, type):
+            return id(value) if callable(value) or names else repr(value)
+        seen.add(id(value))
+        return (id(value), [(name, form(getattr(value, name))) for name in names])
+
+    return form(module)
+
+
+def drawn() -> Any:
+    return (
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        [part.tolist() if hasattr(part, "tolist") else part for part in np.random.get_state()],
+    )
+
+
+def patched_names() -> list[Any]:
+    owners = (torch, torch.Tensor, F, nn.Module, torch.backends.mha, math, torch._VF)
+    return [{n: v for n, v in vars(owner).items() if not n.startswith("__")} for owner in owners]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=5))
+def test_modules_are_left_after_an_error_at_any_call(steps: list[str]) -> None:
+    module = Everything(steps).eval()
+    before, draws, names = described(module), drawn(), patched_names()
+    calls = 0
+    for error in (Stop, KeyboardInterrupt):
+        for stop in range(2 * len(steps) + 1):
+            calls = 0
+
+            def raising(stop=stop, error=error) -> None:
+                nonlocal calls
+                calls += 1
+                if calls > stop:
+                    raise error
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(globals(), "tick", raising)
+                with contextlib.suppress(error, ConversionError):
+                    run(module, X)
+            assert described(module) == before
+            assert drawn() == draws
+            assert patched_names() == names
+            assert torch.is_grad_enabled()
+            assert gc.isenabled()
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals reach that only"
+)
+def test_ctrl_c_at_any_point_leaves_everything() -> None:
+    module = Everything(["assign", "write", "cached", "call", "hook", "hold"]).eval()
+    before, names = described(module), patched_names()
+    to_network(module, [X])
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupted(at: int) -> int:
+        """Send Ctrl-C at the n-th call of a Python function; return how many there were."""
+        events = 0
+
+        def profile(frame: Any, event: str, arg: Any) -> None:
+            nonlocal events
+            events += 1
+            if events == at:
+                signal.raise_signal(signal.SIGINT)
+
+        sys.setprofile(profile)
+        try:
+            to_network(module, [X])
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert events < at
+        finally:
+            sys.setprofile(None)
+        return events
+
+    total = interrupted(1 << 62)
+    generator = random.Random(0)
+    for at in sorted(generator.sample(range(1, total), 60)):
+        interrupted(at)
+        assert described(module) == before
+        assert patched_names() == names
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert gc.isenabled()
+    assert_still_works(module)
+
+
+def assert_still_works(module: nn.Module) -> None:
+    with preserved(module), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        assert type(module(X)) is torch.Tensor
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def test_conversions_and_plain_torch_do_not_mix() -> None:
+    """Five threads convert, five run the same kinds of module in plain torch."""
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def guarded(work) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  shown by the test
+            failures.append(error)
+
+    def convert(seed: int) -> None:
+        for turn in range(3):
+            torch.manual_seed(seed)
+            module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GELU(), nn.Flatten(), nn.Linear(48, 4))
+            module.eval()
+            x = torch.full((1, 2, 6, 6), 0.1 * (seed + turn))
+            (got,) = run(module, x)
+            with torch.no_grad():
+                torch.testing.assert_close(got, module(x))
+
+    def compute(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.rand(1, 2, 6, 6, generator=generator)
+        convolution = nn.Conv2d(2, 3, 3)
+        expected = F.gelu(convolution(x)).flatten(1).contiguous().reshape(3, -1)
+        while not done.is_set():
+            got = F.gelu(convolution(x)).flatten(1).contiguous().reshape(3, -1)
+            assert type(got) is torch.Tensor
+            assert torch.equal(got, expected)
+            assert got.requires_grad
+            assert len(x.numpy().shape) == 4
+
+    plain = [
+        threading.Thread(target=guarded, args=[functools.partial(compute, i)]) for i in range(5)
+    ]
+    converting = [
+        threading.Thread(target=guarded, args=[functools.partial(convert, i)]) for i in range(5)
+    ]
+    for thread in (*plain, *converting):
+        thread.start()
+    for thread in converting:
+        thread.join()
+    done.set()
+    for thread in plain:
+        thread.join()
+    assert not failures, failures
+
+
+def test_an_error_in_verify_leaves_the_module() -> None:
+    module = Everything(["assign", "hook", "write", "switch"]).eval()
+    before = described(module)
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise T2TError("no")
+
+    report = t2t.verify(module, fails, [X])
+    assert not report.ok
+    assert described(module) == before
