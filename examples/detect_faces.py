@@ -250,7 +250,8 @@ def compare(picture: Image.Image, folder: Path, console: Console) -> int:
     same = pixels <= PIXELS and probability <= PROBABILITY
     console.print(
         f"Largest difference: {pixels:.2g} pixels (allowed {PIXELS}), probability "
-        f"{probability:.2g} (allowed {PROBABILITY}): {'same faces' if same else 'NOT THE SAME'}."
+        f"{probability:.2g} (allowed {PROBABILITY}): {'same faces' if same else 'NOT THE SAME'}.",
+        soft_wrap=True,
     )
     return 0 if same else 1
 

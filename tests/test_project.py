@@ -37,6 +37,8 @@ ORDER = (
     "conversion",
     "cli",
 )
+# The executor judges converters, so it knows nothing of them.
+REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes")
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE = 500  # lines; the aim is 300
 
@@ -82,7 +84,11 @@ def test_imports_go_one_way(path: Path) -> None:
     own = part(path)
     if own in ("__init__", "__main__"):
         return  # the package itself imports what it exports
-    allowed = ("errors", "isolation", "backend", "dtypes") if own == "reference" else ORDER[: ORDER.index(own)]
+    allowed = (
+        ("errors", "isolation", "backend", "dtypes")
+        if own == "reference"
+        else ORDER[: ORDER.index(own)]
+    )
     for name in imported(path):
         if name.split(".")[0] == "t2t":
             other = name.split(".")[1]

@@ -52,6 +52,8 @@ _CODE = (
     classmethod, property,
 )  # fmt: skip
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+# `package.module.NAME`: how far names are followed through Python modules.
+_DEEPEST = 2
 _EMPTY = frozenset((dict, OrderedDict, list, set))
 
 _LRU = type(functools.lru_cache(lambda: None))
@@ -208,7 +210,7 @@ class Snapshot:
             for name in (slots,) if isinstance(slots, str) else slots:
                 if not name.startswith("__") and hasattr(value, name):
                     self._visit_slot(value, name, (path, _ATTRIBUTE, name))
-        self._visit(kind, _ROOT)
+        self._pending.append((kind, _ROOT))
 
     def _visit_slot(self, owner: Any, name: str, path: _Path) -> None:
         item = getattr(owner, name)
@@ -225,7 +227,7 @@ class Snapshot:
                 if isinstance(value, property):
                     function = value.fget
                 if type(function) is types.FunctionType:
-                    self._visit(function, _ROOT)
+                    self._pending.append((function, _ROOT))
                 elif not name.startswith("__") and not isinstance(value, _CODE):
                     self._visit_name(base, name, base.__qualname__, value)
 
@@ -242,21 +244,23 @@ class Snapshot:
         if _package(module) not in _FOREIGN_CODE:
             self._visit_globals(code, function.__globals__, module)
 
-    def _visit_globals(self, code: types.CodeType, names: dict[str, Any], module: str) -> None:
+    def _visit_globals(
+        self, code: types.CodeType, names: dict[str, Any], module: str, depth: int = 0
+    ) -> None:
         """Note the globals that a function names, and those of other modules that it names."""
         assigns = _STORE_GLOBAL in code.co_code[::2]
         for name in code.co_names:
             value = names.get(name, MISSING)
             if isinstance(value, types.FunctionType | type | _LRU):
-                self._visit(value, _ROOT)
+                self._pending.append((value, _ROOT))
             elif isinstance(value, types.ModuleType):
-                if _package(value.__name__) not in _FOREIGN_CODE and id(value) not in self._seen:
-                    self._visit_globals(code, vars(value), value.__name__)
+                if depth < _DEEPEST and _package(value.__name__) not in _FOREIGN_CODE:
+                    self._visit_globals(code, vars(value), value.__name__, depth + 1)
             elif value is not MISSING or (assigns and name not in vars(builtins)):
                 self._visit_name(names, name, module, value)
         for constant in code.co_consts:
             if type(constant) is types.CodeType:
-                self._visit_globals(constant, names, module)
+                self._visit_globals(constant, names, module, depth)
 
     def _visit_name(self, namespace: Any, name: str, home: str, value: Any) -> None:
         key = (id(namespace), name)

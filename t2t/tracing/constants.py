@@ -48,6 +48,8 @@ class Constants:
         self._made: set[int] = set()
         self._foreign: set[int] = set()
         self._unknown: set[int] = set()
+        # Running statistics that were written with what depends on the inputs.
+        self._updated: list[torch.Tensor] = []
         # Constants whose data no operator has made, each with the line that read it first.
         self._unseen: list[tuple[torch.Tensor, Location | None]] = []
 
@@ -102,9 +104,10 @@ class Constants:
         Args:
             name_of: gives the name of a tensor by its `storage_key`.
         """
+        updated = [(x, x) for x in self._updated]
         return [
             Change(name_of(storage_key(memory)), data, memory)
-            for memory, data in self._saved.changed()
+            for memory, data in [*updated, *self._saved.changed()]
         ]
 
     def unseen(self, is_old: Callable[[torch.Tensor], bool]) -> list[Location | None]:
@@ -121,7 +124,14 @@ class Constants:
             return []
         young = {id(x) for x in gc.get_objects(generation=0)}
         # What C++ holds besides, as TorchScript its constants, is older than its Python object.
-        return [p for x, p in suspects if id(x) in young and x._use_count() == 1]  # type: ignore[attr-defined]
+        return [
+            place
+            for x, place in suspects
+            if id(x) in young
+            and x._use_count() == 1  # type: ignore[attr-defined]
+            # A new view of a tensor that is old.
+            and all(id(y) in young for _, y, _ in self._views.get(storage_key(x), ()))
+        ]
 
     def note_made(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
         """Remember that an operator has made tensors, in memory of their own."""
@@ -162,6 +172,7 @@ class Constants:
         key = storage_key(target)
         if key in self._state and operator in STATISTICS:
             warnings.warn(NOT_UPDATED, stacklevel=2)
+            self._updated.append(target)
         elif key in self._state:
             raise UnsupportedOperatorError(
                 f"the model writes what depends on its input into {self._state[key][0][0]!r}, a "
