@@ -112,6 +112,15 @@ class Entry:
         self.counts = self.storage.counts
         self.memory = storage_key(self.tensor)
 
+    def has_known_place(self) -> bool:
+        """Return whether it lies where torch says: not in a view at a traced index."""
+        entry: Entry | None = self
+        while entry is not None and entry.view is not None:
+            if entry.view.name.startswith("aten::index."):
+                return False
+            entry = entry.parent
+        return True
+
     def explained(self) -> bool:
         """Say whether torch's count has moved by recorded writes only."""
         version = version_of(self.tensor)

@@ -136,7 +136,7 @@ class Constants:
                 "forward pass; an engine keeps no state between calls: return it as an output "
                 "instead"
             )
-        views = self._views.pop(key, [])
+        views = self._views.get(key, [])
         made = {id(tensor) for tensor, _, _ in views}
         roots = [parent for _, parent, _ in views if id(parent) not in made] or [target]
         several = len({id(root) for root in roots}) > 1 or key in self._unknown
@@ -145,6 +145,7 @@ class Constants:
                 "the model writes what depends on its input into memory that several tensors "
                 "share; write to the tensor that was created first"
             )
+        self._views.pop(key, None)
         self.before_write(roots[0])
         self.promoted.add(key)
         yield roots[0], None, None

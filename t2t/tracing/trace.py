@@ -22,6 +22,7 @@ from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.locations import raised_location
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
+from t2t.tracing.tensor_indices import TensorIndices
 from t2t.tracing.tracer import NUMBERS, Tracer
 
 __all__ = ["Dimension", "trace"]
@@ -108,7 +109,7 @@ def trace(
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    with tracer.dispatch_mode:
+    with tracer.dispatch_mode, TensorIndices(tracer):
         return module(*args, **kwargs)
 
 

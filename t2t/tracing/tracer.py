@@ -31,6 +31,12 @@ NUMBERS = (
     "if x > 0, ...), which an engine cannot give to Python; use torch.where"
 )
 
+_BY_OFFSET = (
+    torch.ops.aten.as_strided,
+    torch.ops.aten.as_strided_,
+    torch.ops.aten.as_strided_scatter,
+)
+
 
 class Tracer(Mutations):
     """Takes the calls of patched functions and of operators, for one forward pass in one thread.
@@ -98,6 +104,8 @@ class Tracer(Mutations):
             raise self.located(UnsupportedOperatorError(NUMBERS))
         if operator in DECISIONS:
             DECISIONS[operator](*args, **kwargs)
+        if operator.overloadpacket in _BY_OFFSET:
+            self._check_offset(args, kwargs)
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
@@ -168,6 +176,49 @@ class Tracer(Mutations):
             raise self.located(error) from None
         call = self._call(view.name, view.converter, (args[0], *view.args[1:]), {})
         return self._register(call, view.function, output, [args[0]], [])
+
+    def view_at(self, x: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
+        """Record the view of a tensor at a traced index: one place (0-d), or several in a row.
+
+        In memory the view lies at the first places; which ones it shows, only its value says.
+        """
+        operator = torch.ops.aten.index.Tensor
+        unwritable = "" if self.is_traced(x) else self._try_promote(x, operator_info(operator).name)
+        converter = registry.find_operator(operator)
+        indices = [None] * axis + [index]
+        call = self._call(operator_info(operator).name, converter, (x, indices), {})
+        if index.ndim:
+            output = self._run(torch.ops.aten.narrow.default, (x, axis, 0, index.shape[0]), {})
+        else:
+            output = self._run(torch.ops.aten.select.int, (x, axis, 0), {})
+        result: torch.Tensor = self._register(call, operator, output, [x], [])
+        if unwritable:
+            entry = self._memory.find(result)
+            assert entry is not None
+            entry.storage.unwritable = unwritable
+        return result
+
+    def _try_promote(self, x: torch.Tensor, operator: str) -> str:
+        """Let a constant be written through a view to come; return why it cannot, if so."""
+        try:
+            self.promote(x, operator)
+        except UnsupportedOperatorError as error:
+            return str(error.__cause__)
+        return ""
+
+    def _check_offset(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse an offset in memory that a tensor is to be read at, where its own is unknown."""
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        entries = [self._memory.find(x) for x in tensors[:1]]
+        offset = kwargs.get("storage_offset", args[-1])
+        given = offset is not None and not isinstance(offset, list | tuple)
+        if given and any(entry and not entry.has_known_place() for entry in entries):
+            raise self.located(
+                UnsupportedOperatorError(
+                    "as_strided with a storage_offset, of a view at an index that depends on the "
+                    "input; use slices"
+                )
+            )
 
     def _decompose(
         self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
