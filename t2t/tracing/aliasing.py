@@ -184,6 +184,9 @@ class Memory:
                 nobody knows whether it was.
         """
         if not entry.explained():
+            if entry.value.call is not None and entry.value.call.problem is not None:
+                # It has no value that could have changed; its use says why.
+                return entry.value
             raise ConversionError(
                 "a traced tensor was changed in place by code that t2t cannot follow; "
                 "use an operation that returns a new tensor there"
@@ -232,6 +235,9 @@ class Memory:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Give a number that tensors of the same memory share."""
+    if not torch._C._has_storage(tensor):
+        # Sparse and the like: no number of a storage is negative.
+        return ~id(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -73,6 +73,11 @@ class Constants:
         """
         key = storage_key(target)
         self._detach_readers(key)
+        if key not in self._made and not torch._C._has_storage(target):
+            raise UnsupportedOperatorError(
+                "the model writes in place into a sparse tensor that was made before the forward "
+                "pass, and that t2t cannot put back; write into a copy"
+            )
         if key not in self._made and key not in self._saved:
             # All of the memory: the next write may go through another view.
             size = target.untyped_storage().nbytes() // target.element_size()

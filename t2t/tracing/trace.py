@@ -19,6 +19,7 @@ from t2t.errors import T2TError, UnsupportedOperatorError
 from t2t.shapes import Range
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
+from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
@@ -30,6 +31,7 @@ __all__ = ["Dimension", "trace"]
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
+    **LIMITS,
     "with symbolic sizes/strides": (
         "PyTorch's own code needs plain numbers for the sizes here, which are dynamic; declare "
         "them static, or use other functions"
@@ -115,9 +117,10 @@ def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any)
 
 def _limit(error: Exception) -> str:
     """Say what PyTorch cannot trace, where that is why it raised; else nothing."""
-    if isinstance(error, UnsupportedOperatorException):
+    reason = next((reason for words, reason in _LIMITS.items() if words in str(error)), "")
+    if not reason and isinstance(error, UnsupportedOperatorException):
         return f"{error.func}: PyTorch itself does not know the shape of its result"
-    return next((reason for words, reason in _LIMITS.items() if words in str(error)), "")
+    return reason
 
 
 def _shape_env() -> ShapeEnv:
@@ -213,6 +216,7 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
     patch(
         stack, torch.backends.mha, "get_fastpath_enabled", functools.partial(_no_fastpath, tracer)
     )
+    patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
     for name in ("numpy", "__array__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
 
@@ -247,6 +251,18 @@ def _no_fastpath(tracer: Tracer, original: Any) -> Any:
         return False if tracer.is_active() else original()
 
     return get_fastpath_enabled
+
+
+def _not_compiled(tracer: Tracer, original: Any) -> Any:
+    """Return what a model would compile as it is; torch.cond and the like compile themselves."""
+
+    @functools.wraps(original)
+    def compile(model: Any = None, **options: Any) -> Any:
+        if not tracer.is_active():
+            return original(model, **options)
+        return (lambda function: function) if model is None else model
+
+    return compile
 
 
 def _refuse_numpy(tracer: Tracer, original: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
@@ -18,8 +18,10 @@ from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.registry import Converter
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import View, version_of
+from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import tree_leaves
+from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
@@ -65,9 +67,13 @@ class Tracer(Mutations):
         if not self.is_active():
             return original(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if any(is_wrapped(x) for x in tensors):
+            # torch.func takes its wrappers off before the function's own operators arrive.
+            return original(*args, **kwargs)
         traced = [x for x in tensors if self.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
+        self._check_kinds(name, tensors)
         if kwargs.get("out") is not None:
             # What is written where, its operators say.
             return original(*args, **kwargs)
@@ -102,6 +108,7 @@ class Tracer(Mutations):
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
             raise self.located(UnsupportedOperatorError(NUMBERS))
+        self._check_kinds(info.name, tensors)
         if operator in DECISIONS:
             DECISIONS[operator](*args, **kwargs)
         if operator.overloadpacket in _BY_OFFSET:
@@ -109,6 +116,26 @@ class Tracer(Mutations):
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
+
+    def call_higher_order(
+        self, operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Compute an operator that takes functions in terms of ordinary ones, or refuse it."""
+        name = str(operator).removesuffix("_impl")
+        leaves = list(tree_leaves((args, kwargs)))
+        if not any(isinstance(x, torch.Tensor) and self.is_traced(x) for x in leaves):
+            return operator(*args, **kwargs)
+        if name not in HIGHER_ORDER:
+            raise self.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
+        with self.dispatch_mode:
+            return HIGHER_ORDER[name](*args, **kwargs)
+
+    def _check_kinds(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Raise where an argument or result is none that a network can have."""
+        for x in tensors:
+            kind = unsupported_kind(x)
+            if kind:
+                raise self.located(UnsupportedOperatorError(f"{self._origin(name)}: {kind}"))
 
     def _run_constant(
         self,
@@ -119,7 +146,10 @@ class Tracer(Mutations):
         tensors: list[torch.Tensor],
     ) -> Any:
         for target in self._targets(info, args, kwargs):
-            self.constants.before_write(target)
+            try:
+                self.constants.before_write(target)
+            except UnsupportedOperatorError as error:
+                raise self.located(error) from None
         output = operator(*args, **kwargs)
         if operator is torch.ops.aten.lift_fresh.default:
             # The first that is heard of torch.tensor([1, 2]).
@@ -150,7 +180,13 @@ class Tracer(Mutations):
         converter = registry.find_operator(operator)
         random = draws_random(operator, args, kwargs)
         # Where a formula leads back to its operator, there is none.
-        if converter is None and not random and info.name not in self._decomposing:
+        is_complex = _is_complex(operator, args, kwargs, tensors)
+        if (
+            converter is None
+            and not random
+            and not is_complex
+            and info.name not in self._decomposing
+        ):
             formula = decomposition(operator)
             if formula is not None:
                 output = self._decompose(info, formula, args, kwargs)
@@ -160,12 +196,22 @@ class Tracer(Mutations):
             return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
-            text = RANDOM if random else NO_CONVERTER.format(name=self._origin(info.name))
+            text = RANDOM if random else self._no_converter(operator, info)
             call.problem = UnsupportedOperatorError(text)
+        if is_complex:
+            call.problem = UnsupportedOperatorError(COMPLEX)
         run = converter.meta if converter is not None and converter.meta else operator
         output = self._run(run, args, kwargs)
+        self._check_kinds(
+            info.name, (x for x in tree_leaves(output) if isinstance(x, torch.Tensor))
+        )
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
+
+    def _no_converter(self, operator: OpOverload, info: OperatorInfo) -> str:
+        if operator.namespace == "quantized" or info.name.startswith("aten::quantize_"):
+            return QUANTIZED
+        return NO_CONVERTER.format(name=self._origin(info.name))
 
     def _call_strided(self, operator: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Record a view of memory as a view of elements."""
@@ -235,6 +281,8 @@ class Tracer(Mutations):
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives every operator that reaches the dispatcher to a tracer."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
@@ -248,4 +296,27 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         del types
+        if isinstance(func, HigherOrderOperator):
+            return self._tracer.call_higher_order(func, args, kwargs or {})
         return self._tracer.call_operator(func, args, kwargs or {})
+
+
+_MAKES_COMPLEX = (
+    torch.ops.aten.complex,
+    torch.ops.aten.polar,
+    torch.ops.aten.view_as_complex,
+    torch.ops.aten._fft_r2c,
+)
+
+
+def _is_complex(
+    operator: OpOverload, args: Any, kwargs: Mapping[str, Any], tensors: Iterable[torch.Tensor]
+) -> bool:
+    """Return whether complex numbers go into a call or come out of it."""
+    dtype = kwargs.get("dtype")
+    return (
+        operator.overloadpacket in _MAKES_COMPLEX
+        or (isinstance(dtype, torch.dtype) and dtype.is_complex)
+        or any(x.is_complex() for x in tensors)
+        or any(isinstance(x, complex) for x in tree_leaves(args))
+    )
