@@ -18,6 +18,7 @@ from t2t.declared import InputShape, declared_shapes
 from t2t.dtypes import to_trt
 from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.network import Network
+from t2t.network.tensors import MAX_RANK, RANK
 from t2t.precision import Policy
 from t2t.signature import Signature, TensorSpec, flatten, leaf_paths
 from t2t.tracing import Graph, Value, emit, trace
@@ -206,6 +207,8 @@ def _check_inputs(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None
         kind = unsupported_input(tensor)
         if kind:
             raise UnsupportedArgumentError(f"input {name!r}: {kind}")
+        if tensor.ndim > MAX_RANK:
+            raise UnsupportedArgumentError(f"input {name!r}: {RANK.format(rank=tensor.ndim)}")
         try:
             to_trt(tensor.dtype)
         except UnsupportedArgumentError as error:

@@ -226,6 +226,7 @@ def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: An
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return tracer.call_function(name, converter, original, args, kwargs)
 
+    tracer.originals[wrapper] = original
     return wrapper
 
 

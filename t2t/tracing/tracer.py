@@ -54,6 +54,8 @@ class Tracer(Mutations):
     ) -> None:
         super().__init__(mode, state, boundary)
         self.dispatch_mode = _DispatchMode(self)
+        self.originals: dict[Any, Any] = {}
+        """The functions that stand behind the patched ones."""
 
     def call_function(
         self,
