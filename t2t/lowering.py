@@ -15,13 +15,16 @@ import torch
 from t2t import backend
 from t2t.building import create_builder
 from t2t.declared import InputShape, declared_shapes
-from t2t.errors import ConversionError
+from t2t.dtypes import to_trt
+from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.network import Network
+from t2t.network.tensors import MAX_RANK, RANK
 from t2t.precision import Policy
 from t2t.signature import Signature, TensorSpec, flatten, leaf_paths
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
+from t2t.tracing.kinds import unsupported_input
 
 __all__ = ["Conversion", "missing_operators", "to_network"]
 
@@ -165,6 +168,8 @@ def _trace(
         raise ConversionError(
             f"a module or a function of tensors is needed, not {type(module).__name__}"
         )
+    if isinstance(module, torch.nn.Module):
+        _check_initialized(module)
     args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     keywords = dict(kwargs or {})
     tensors, structure = flatten((args, keywords), name="inputs")
@@ -172,6 +177,7 @@ def _trace(
         raise ConversionError("the example inputs hold no tensor")
     parameters = _parameters(module)
     names = _input_names(structure, parameters, input_names)
+    _check_inputs(names, tensors)
     declared = declared_shapes(names, tensors, **shapes)
     dimensions = [
         {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()} for shape in declared
@@ -200,6 +206,27 @@ def _constants(graph: Graph) -> dict[int, torch.Tensor]:
         for index, value in enumerate(values)
         if value.call is None and value not in graph.inputs
     }
+
+
+def _check_initialized(module: torch.nn.Module) -> None:
+    for name, parameter in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ConversionError(
+                f"the parameter {name!r} has no size yet: run the module once before its conversion"
+            )
+
+
+def _check_inputs(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
+    for name, tensor in zip(names, tensors, strict=True):
+        kind = unsupported_input(tensor)
+        if kind:
+            raise UnsupportedArgumentError(f"input {name!r}: {kind}")
+        if tensor.ndim > MAX_RANK:
+            raise UnsupportedArgumentError(f"input {name!r}: {RANK.format(rank=tensor.ndim)}")
+        try:
+            to_trt(tensor.dtype)
+        except UnsupportedArgumentError as error:
+            raise UnsupportedArgumentError(f"input {name!r}: {error}") from None
 
 
 def _input_spec(

@@ -121,6 +121,121 @@ INDICES = [
     OpCase("take-along", lambda x, i: x.take_along_dim(i, 1), [(3, 4), integers(1, 2, high=4)]),
 ]  # fmt: skip
 
+
+def put(x: torch.Tensor, place: Any, value: Any) -> torch.Tensor:
+    x = x.clone()
+    x[place] = value
+    return x
+
+
+PLACE = integers(high=3)
+BACK = integers(low=-3, high=0)
+TABLE = torch.arange(12.0).reshape(3, 4)
+
+
+def added_at(x: torch.Tensor, place: Any, value: Any) -> torch.Tensor:
+    x = x * 2
+    x[place] += value
+    return x
+
+
+def counted(i: torch.Tensor, value: Any) -> torch.Tensor:
+    counts = torch.zeros(3, 4)
+    counts[i] = value
+    counts[i] += 1
+    return counts
+
+
+def views_at(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x = x * 2
+    before = x[i]
+    x.mul_(3)
+    x[i].add_(1)
+    shown = x[:, i].unsqueeze(1)
+    shown.zero_()
+    i.add_(-1)
+    return x, before, shown, x.narrow(1, i, 1)
+
+
+def written_view(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x = x * 2
+    x.narrow(1, i, 2).mul_(5)
+    x[i].view(2, 2)[0] = 0
+    return x
+
+
+TENSOR_PLACES = [
+    OpCase("first", lambda x, i: x[i], [(3, 4), PLACE]),
+    OpCase("inner", lambda x, i: x[:, i], [(2, 3, 4), BACK]),
+    OpCase("last", lambda x, i: x[..., i], [(2, 4, 3), BACK]),
+    OpCase("two", lambda x, i, j: x[i, j], [(3, 3, 4), PLACE, BACK]),
+    OpCase("two-apart", lambda x, i, j: x[i, ..., j], [(3, 2, 3), PLACE, BACK]),
+    OpCase("none-and-slice", lambda x, i: x[1:, i, None, ::2], [(3, 3, 4), PLACE]),
+    OpCase("none-first", lambda x, i: x[None, i], [(3, 4), PLACE]),
+    OpCase("number", lambda x, i: x[i, 1], [(3, 4), PLACE]),
+    OpCase("truth", lambda x, i: x[i, True], [(3, 4), PLACE]),
+    OpCase("with-list", lambda x, i: x[i, :, [0, 2]], [(3, 2, 4), PLACE]),
+    OpCase(
+        "with-tensor", lambda x, i, k: x[i, :, k], [(3, 2, 4), PLACE, integers(2, 3, high=4)],
+    ),
+    OpCase("with-mask", lambda x, i: x[i, torch.tensor([True, False, True])], [(3, 3), PLACE]),
+    OpCase("mask-before", lambda x, i: x[torch.eye(3, dtype=torch.bool), i], [(3, 3, 4), PLACE]),
+    OpCase("int32", lambda x, i: x[i], [(3, 4), integers(high=3, dtype=torch.int32)]),
+    OpCase("int8", lambda x, i: x[i], [(3, 4), integers(high=3, dtype=torch.int8)]),
+    OpCase("argmax", lambda x: x[x.sum(1).argmax()], [(3, 4)]),
+    OpCase("constant-table", lambda i: TABLE[i], [PLACE]),
+    OpCase("stacked", lambda x, i: x[[0, 1], torch.stack([i, i + 1])], [(3, 4), PLACE]),
+    OpCase("again", lambda x, i: x[i][i], [(3, 4), PLACE]),
+    OpCase("select", lambda x, i: x.select(0, i), [(3, 4), PLACE]),
+    OpCase("select-function", lambda x, i: torch.select(x, -2, i), [(2, 3, 4), BACK]),
+    OpCase("index-select", lambda x, i: x.index_select(0, i), [(3, 4), PLACE]),
+    OpCase("narrow", lambda x, i: x.narrow(1, i, 2), [(3, 4), PLACE]),
+    OpCase("narrow-back", lambda x, i: torch.narrow(x, 0, i, 1), [(3, 4), BACK]),
+    OpCase(
+        "narrow-dynamic", lambda x, i, y: x.narrow(0, i, y.shape[0]), [(9, 4), PLACE, (2,)],
+        dynamic=[{}, {}, {0: (1, 5)}], shapes=[(9, 4), (), (4,)],
+    ),
+    OpCase("take", lambda x, i: x.take(i), [(3, 4), BACK]),
+    OpCase("embedding", lambda w, i: F.embedding(i, w), [(3, 4), PLACE]),
+    OpCase(
+        "dynamic", lambda x, i: x[i], [(3, 4), BACK], dynamic=[{0: (3, 8)}, {}],
+        shapes=[(5, 4), ()],
+    ),
+    OpCase(
+        "dynamic-other", lambda x, i: x[:, i], [(2, 3, 4), BACK], dynamic=[{0: (1, 8)}, {}],
+        shapes=[(5, 3, 4), ()],
+    ),
+    OpCase("put", lambda x, i, y: put(x, i, y), [(3, 4), PLACE, (4,)]),
+    OpCase("put-number", lambda x, i: put(x, (slice(None), i), 2.0), [(2, 3, 4), BACK]),
+    OpCase("put-two", lambda x, i, j: put(x, (i, j), 7.0), [(3, 3, 4), PLACE, BACK]),
+    OpCase("put-slice", lambda x, i: put(x, (i, slice(1, 3)), 1.0), [(3, 4), PLACE]),
+    OpCase("put-after-slice", lambda x, i: put(x, (slice(1, None), i), 1.0), [(3, 4), PLACE]),
+    OpCase("add-at", added_at, [(3, 4), PLACE, (4,)]),
+    OpCase("add-at-list", lambda x, i, y: added_at(x, (slice(None), i, [0, 2]), y),
+           [(2, 3, 4), BACK, (2,)]),
+    OpCase("count", counted, [PLACE, (4,)]),
+    OpCase("select-scatter", lambda x, i, y: x.select_scatter(y, 1, i), [(3, 4), PLACE, (3,)]),
+    OpCase("views", views_at, [(4, 5), integers(low=1, high=3)]),
+    OpCase("written-view", written_view, [(3, 4), PLACE]),
+    OpCase("truth-to-value", lambda x, m: put(x, m, 2.5),
+           [(3, 4), integers(high=2, dtype=torch.bool)]),
+    OpCase("fp16", lambda x, i: (x @ W3)[i], [(4, 3), PLACE], **FP16),
+    OpCase("table-write", lambda x, i: added_at_table(x, i), [(4,), PLACE],
+           raises="made before the forward pass"),
+    OpCase("slice", lambda x, i: x[i : i + 1], [(3, 4), PLACE], raises="x.narrow"),
+    OpCase("list", lambda x, i: x[[i, 0]], [(3, 4), PLACE], raises="torch.stack"),
+    OpCase("mask", lambda x, m: x[m], [(3, 4), integers(high=2, dtype=torch.bool)],
+           raises="torch.where"),
+    OpCase("strided", lambda x, i: x[i].as_strided((2,), (1,), 0), [(3, 4), PLACE],
+           raises="storage_offset"),
+]  # fmt: skip
+
+
+def added_at_table(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    TABLE[i] += x
+    return TABLE
+
+
 MAX_NORM = torch.nn.Embedding(10, 5, max_norm=1.0)
 
 EMBEDDINGS = [
@@ -139,12 +254,6 @@ EMBEDDINGS = [
 
 PAIRS = torch.tensor([[0, 3], [4, 1]])
 SAME = torch.tensor([[0, 1, 1], [4, 4, 4]])
-
-
-def put(x: torch.Tensor, place: Any, value: Any) -> torch.Tensor:
-    x = x.clone()
-    x[place] = value
-    return x
 
 
 SCATTERS = [
@@ -308,6 +417,11 @@ def test_slices(case: OpCase) -> None:
 
 @pytest.mark.parametrize("case", ids(INDICES))
 def test_indices(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.parametrize("case", ids(TENSOR_PLACES))
+def test_places_that_are_tensors(case: OpCase) -> None:
     run_case(case)
 
 

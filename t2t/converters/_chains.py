@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ from t2t.converters import views
 from t2t.converters._arguments import positive_dim
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
+from t2t.network.tensors import MAX_RANK
 from t2t.registry import Converter
-from t2t.shapes import has_symbol
+from t2t.shapes import has_symbol, static_size
 
 __all__ = ["CHAIN", "Step", "step_of"]
 
@@ -81,6 +83,27 @@ class _Layer:
         sizes = _permuted(self.before, self.first) if self.sizes is None else tuple(self.sizes)
         return _permuted(sizes, self.second)
 
+    def merged(self) -> _Layer:
+        """Return the layer with the dimensions joined that stay together, where they are too many.
+
+        For a layer with a reshape behind it, to which only the order of the elements matters.
+        """
+        sizes = self.now if self.sizes is None else self.sizes
+        if len(sizes) <= MAX_RANK or self.sizes is None:
+            return self
+        order = self.second or range(len(sizes))
+        groups: list[list[int]] = []
+        for axis in order:
+            if static_size(sizes[axis]) == 1:
+                continue
+            if groups and groups[-1][-1] == axis - 1:
+                groups[-1].append(axis)
+            else:
+                groups.append([axis])
+        joined = [math.prod(sizes[axis] for axis in group) for group in sorted(groups)]
+        second = [sorted(groups).index(group) for group in groups]
+        return _Layer(self.before, self.first, joined, second)
+
     def emit(self, net: Network, x: TensorLike) -> NetworkTensor:
         """Add the layer, unless it would do nothing."""
         permuted = _permuted(self.before, self.first)
@@ -104,6 +127,7 @@ def _layers(sizes: Sequence[Any], steps: Sequence[Step]) -> Iterator[_Layer]:
     layer = _Layer(sizes)
     for step in steps:
         if not layer.add(step):
+            layer = layer.merged()
             yield layer
             layer = _Layer(layer.now)
             layer.add(step)

@@ -67,6 +67,9 @@ _GLOBAL_HOOKS = tuple(
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that tensors of the same memory share."""
+    if not torch._C._has_storage(tensor):
+        # Sparse and the like: no number of a storage is negative.
+        return ~id(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -11,8 +11,16 @@ import torch
 
 from t2t import backend, dtypes
 from t2t.backend import trt
-from t2t.errors import ConversionError
-from t2t.network.tensors import NetworkTensor, Operation, TensorLike, set_attribute, shape
+from t2t.errors import ConversionError, UnsupportedArgumentError
+from t2t.network.tensors import (
+    MAX_RANK,
+    RANK,
+    NetworkTensor,
+    Operation,
+    TensorLike,
+    set_attribute,
+    shape,
+)
 from t2t.precision import Policy
 from t2t.registry import Precision
 from t2t.shapes import is_symbolic
@@ -92,6 +100,9 @@ class NetworkCore:
         in its log; here both raise a ConversionError with that text.
         """
         backend.forget_errors()
+        for dims in (*args, *attributes.values()):
+            if isinstance(dims, tuple) and len(dims) > MAX_RANK:
+                raise UnsupportedArgumentError(RANK.format(rank=len(dims)))
         if not hasattr(self.raw, method):
             raise ConversionError(
                 f"{backend.name()} {backend.version()} has no INetworkDefinition.{method}"

@@ -13,7 +13,15 @@ import torch
 from t2t import backend
 from t2t.errors import ConversionError
 
-__all__ = ["NetworkTensor", "Operation", "TensorLike", "set_attribute", "shape"]
+__all__ = ["MAX_RANK", "RANK", "NetworkTensor", "Operation", "TensorLike", "set_attribute", "shape"]
+
+MAX_RANK = 8
+"""Most dimensions that a TensorRT tensor has."""
+
+RANK = (
+    "a tensor of {rank} dimensions, and TensorRT's have at most 8: join some with .reshape() or "
+    ".flatten() before"
+)
 
 Number: TypeAlias = "bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool"
 

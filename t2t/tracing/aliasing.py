@@ -113,6 +113,15 @@ class Entry:
         self.counts = self.storage.counts
         self.memory = storage_key(self.tensor)
 
+    def has_known_place(self) -> bool:
+        """Return whether it lies where torch says: not in a view at a traced index."""
+        entry: Entry | None = self
+        while entry is not None and entry.view is not None:
+            if entry.view.name.startswith("aten::index."):
+                return False
+            entry = entry.parent
+        return True
+
     def explained(self) -> bool:
         """Say whether torch's count has moved by recorded writes only."""
         version = version_of(self.tensor)
@@ -176,6 +185,9 @@ class Memory:
                 nobody knows whether it was.
         """
         if not entry.explained():
+            if entry.value.call is not None and entry.value.call.problem is not None:
+                # It has no value that could have changed; its use says why.
+                return entry.value
             raise ConversionError(
                 "a traced tensor was changed in place by code that t2t cannot follow; "
                 "use an operation that returns a new tensor there"

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from t2t.converters._chains import CHAIN, Step, step_of
+from t2t.network.tensors import MAX_RANK
 from t2t.tracing.graph import Call, Value
 
 __all__ = ["join_chains"]
@@ -34,10 +35,15 @@ def join_chains(calls: Sequence[Call], outputs: Sequence[Value]) -> list[Call]:
             result.append(call)
             continue
         joined = call
-        earlier = chains.get(id(source.tensor)) if readers[id(source.tensor)] == 1 else None
-        if earlier is not None:
-            source, steps, before = earlier
-            dropped.add(id(before))
+        earlier = chains.get(id(source.tensor))
+        # What has more dimensions than a network can have is moved anew for each reader.
+        if earlier is not None and (
+            readers[id(source.tensor)] == 1 or source.tensor.ndim > MAX_RANK
+        ):
+            readers[id(source.tensor)] -= 1
+            if not readers[id(source.tensor)]:
+                dropped.add(id(earlier[2]))
+            source, steps, _ = earlier
             steps = [*steps, step]
             joined = replace(call, converter=CHAIN, args=(source, steps), kwargs={})
         else:

@@ -84,6 +84,11 @@ class Constants:
         """
         key = storage_key(target)
         self._detach_readers(key)
+        if key not in self._made and not torch._C._has_storage(target):
+            raise UnsupportedOperatorError(
+                "the model writes in place into a sparse tensor that was made before the forward "
+                "pass, and that t2t cannot put back; write into a copy"
+            )
         if key not in self._made or key in self._foreign:
             self._saved.save(target)
 
@@ -185,7 +190,7 @@ class Constants:
                 "forward pass; an engine keeps no state between calls: return it as an output "
                 "instead"
             )
-        views = self._views.pop(key, [])
+        views = self._views.get(key, [])
         made = {id(tensor) for tensor, _, _ in views}
         roots = [parent for _, parent, _ in views if id(parent) not in made] or [target]
         several = len({id(root) for root in roots}) > 1 or key in self._unknown
@@ -194,6 +199,7 @@ class Constants:
                 "the model writes what depends on its input into memory that several tensors "
                 "share; write to the tensor that was created first"
             )
+        self._views.pop(key, None)
         self.before_write(roots[0])
         self.promoted.add(key)
         yield roots[0], None, None

@@ -9,8 +9,14 @@ from typing import Any
 import torch
 
 from t2t.dtypes import is_supported
-from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
+from t2t.errors import (
+    ConversionError,
+    T2TError,
+    UnsupportedArgumentError,
+    UnsupportedOperatorError,
+)
 from t2t.network import Network, Operation
+from t2t.network.tensors import MAX_RANK, RANK
 from t2t.shapes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
@@ -65,7 +71,7 @@ def gaps(
         except T2TError as error:
             yield error
             for x in tree_leaves(call.output):
-                if isinstance(x, torch.Tensor) and is_supported(x.dtype):
+                if isinstance(x, torch.Tensor) and is_supported(x.dtype) and x.ndim <= MAX_RANK:
                     net.add_input(f"{call.short_name}_result", x)
 
 
@@ -94,6 +100,7 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
     )
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
+        _check_rank(call)
         with net.operation(operation, call.converter.precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
@@ -102,6 +109,12 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
     except Exception as error:
         error.add_note(f"in the converter {call.converter.qualified_name}, {describe(call)}")
         raise
+
+
+def _check_rank(call: Call) -> None:
+    for x in tree_leaves(call.output):
+        if isinstance(x, torch.Tensor) and x.ndim > MAX_RANK:
+            raise UnsupportedArgumentError(RANK.format(rank=x.ndim))
 
 
 def _without_elements(net: Network, call: Call) -> list[Any]:

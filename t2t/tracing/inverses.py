@@ -93,7 +93,12 @@ def _expand(
     return emit(aten.reshape.default, new, list(base.tensor.shape))
 
 
+def _index(emit: Emit, base: Value, new: Value, _index: int, indices: list[Value | None]) -> Value:
+    return emit(aten.index_put.default, base, indices, new)
+
+
 _INVERSES: dict[str, Callable[..., Value]] = {
+    "aten::index": _index,
     "aten::slice": _slice,
     "aten::select": _select,
     "aten::transpose": _transpose,

@@ -27,7 +27,7 @@ class Mutations(Recorder):
         targets = self._targets(info, args, kwargs)
         for target in targets:
             if not self.is_traced(target):
-                self._promote(target, info.name)
+                self.promote(target, info.name)
         if info.changes_metadata:
             return self._change_metadata(operator, info, args, kwargs)
         if info.functional is None or _draws(operator, info.functional):
@@ -120,12 +120,12 @@ class Mutations(Recorder):
         ]
         return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
 
-    def _promote(self, target: torch.Tensor, operator: str) -> None:
+    def promote(self, target: torch.Tensor, operator: str) -> None:
         """Let a constant tensor become a traced one, as a traced value is written to it."""
         try:
             chain = list(self.constants.promote(target, operator))
         except UnsupportedOperatorError as error:
-            raise self.located(error) from None
+            raise self.located(error) from error
         with self.paused():
             for tensor, parent, view in chain:
                 if view is None or parent is None:

@@ -23,8 +23,9 @@ from t2t.isolation import storage_key
 from t2t.registry import Converter
 from t2t.tracing.aliasing import Entry, Memory, View, version_of
 from t2t.tracing.constants import Constants
-from t2t.tracing.graph import Call, Graph, Location, Value, map_tree
+from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.inverses import invert
+from t2t.tracing.kinds import COMPLEX
 from t2t.tracing.layout import REPLAYED, by_elements
 from t2t.tracing.locations import user_location
 from t2t.tracing.operators import operator_info
@@ -142,7 +143,8 @@ class Recorder:
 
     def _origin(self, name: str) -> str:
         """Name the operator that the model called, without its overload."""
-        return (self._decomposing[0] if self._decomposing else name).partition(".")[0]
+        name = self._decomposing[0] if self._decomposing else name
+        return name.partition(".")[0] if "::" in name else name
 
     def _lift(self, x: Any) -> Any:
         return self.value(x) if isinstance(x, torch.Tensor) else x
@@ -191,6 +193,8 @@ class Recorder:
             traced: its traced arguments.
             written: those of them that it wrote to in place.
         """
+        if any(isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)):
+            call.problem = UnsupportedOperatorError(COMPLEX)
         self.graph.calls.append(call)
         owners = {storage_key(self._fake(x)): x for x in traced}
         values: list[Value] = []

@@ -22,9 +22,11 @@ from t2t.isolation import Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.shapes import Range
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
+from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
+from t2t.tracing.tensor_indices import TensorIndices
 from t2t.tracing.tracer import NUMBERS, Tracer
 
 __all__ = ["Dimension", "trace"]
@@ -32,6 +34,7 @@ __all__ = ["Dimension", "trace"]
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
+    **LIMITS,
     "with symbolic sizes/strides": (
         "PyTorch's own code needs plain numbers for the sizes here, which are dynamic; declare "
         "them static, or use other functions"
@@ -128,7 +131,7 @@ def trace(
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    with tracer.dispatch_mode:
+    with tracer.dispatch_mode, TensorIndices(tracer):
         return module(*args, **kwargs)
 
 
@@ -147,9 +150,10 @@ def _paused_collection() -> Iterator[None]:
 
 def _limit(error: Exception) -> str:
     """Say what PyTorch cannot trace, where that is why it raised; else nothing."""
-    if isinstance(error, UnsupportedOperatorException):
+    reason = next((reason for words, reason in _LIMITS.items() if words in str(error)), "")
+    if not reason and isinstance(error, UnsupportedOperatorException):
         return f"{error.func}: PyTorch itself does not know the shape of its result"
-    return next((reason for words, reason in _LIMITS.items() if words in str(error)), "")
+    return reason
 
 
 def _shape_env() -> ShapeEnv:
@@ -257,6 +261,7 @@ def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: An
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return tracer.call_function(name, converter, original, args, kwargs)
 
+    tracer.originals[wrapper] = original
     return wrapper
 
 
@@ -298,13 +303,13 @@ def _note_made(tracer: Tracer, original: Any) -> Any:
 
 
 def _not_compiled(tracer: Tracer, original: Any) -> Any:
-    """Compiled code would run on the fake tensors' memory, which is none."""
+    """Return what a model would compile as it is; torch.cond and the like compile themselves."""
 
     @functools.wraps(original)
-    def compile(model: Any = None, **kwargs: Any) -> Any:
+    def compile(model: Any = None, **options: Any) -> Any:
         if not tracer.is_active():
-            return original(model, **kwargs)
-        return model if model is not None else lambda function: function
+            return original(model, **options)
+        return (lambda function: function) if model is None else model
 
     return compile
 

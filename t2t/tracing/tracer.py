@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
@@ -18,8 +18,10 @@ from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.registry import Converter
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import View, version_of
+from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import tree_leaves
+from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
@@ -29,6 +31,12 @@ __all__ = ["NUMBERS", "Tracer"]
 NUMBERS = (
     "the model needs the value of a tensor that depends on its input (.item(), float(x), "
     "if x > 0, ...), which an engine cannot give to Python; use torch.where"
+)
+
+_BY_OFFSET = (
+    torch.ops.aten.as_strided,
+    torch.ops.aten.as_strided_,
+    torch.ops.aten.as_strided_scatter,
 )
 
 
@@ -46,6 +54,8 @@ class Tracer(Mutations):
     ) -> None:
         super().__init__(mode, state, boundary)
         self.dispatch_mode = _DispatchMode(self)
+        self.originals: dict[Any, Any] = {}
+        """The functions that stand behind the patched ones."""
 
     def call_function(
         self,
@@ -59,9 +69,13 @@ class Tracer(Mutations):
         if not self.is_active():
             return original(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if any(is_wrapped(x) for x in tensors):
+            # torch.func takes its wrappers off before the function's own operators arrive.
+            return original(*args, **kwargs)
         traced = [x for x in tensors if self.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
+        self._check_kinds(name, tensors)
         if kwargs.get("out") is not None:
             # What is written where, its operators say.
             return original(*args, **kwargs)
@@ -96,11 +110,34 @@ class Tracer(Mutations):
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
             raise self.located(UnsupportedOperatorError(NUMBERS))
+        self._check_kinds(info.name, tensors)
         if operator in DECISIONS:
             DECISIONS[operator](*args, **kwargs)
+        if operator.overloadpacket in _BY_OFFSET:
+            self._check_offset(args, kwargs)
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
+
+    def call_higher_order(
+        self, operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Compute an operator that takes functions in terms of ordinary ones, or refuse it."""
+        name = str(operator).removesuffix("_impl")
+        leaves = list(tree_leaves((args, kwargs)))
+        if not any(isinstance(x, torch.Tensor) and self.is_traced(x) for x in leaves):
+            return operator(*args, **kwargs)
+        if name not in HIGHER_ORDER:
+            raise self.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
+        with self.dispatch_mode:
+            return HIGHER_ORDER[name](*args, **kwargs)
+
+    def _check_kinds(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Raise where an argument or result is none that a network can have."""
+        for x in tensors:
+            kind = unsupported_kind(x)
+            if kind:
+                raise self.located(UnsupportedOperatorError(f"{self._origin(name)}: {kind}"))
 
     def _run_constant(
         self,
@@ -111,7 +148,10 @@ class Tracer(Mutations):
         tensors: list[torch.Tensor],
     ) -> Any:
         for target in self._targets(info, args, kwargs):
-            self.constants.before_write(target)
+            try:
+                self.constants.before_write(target)
+            except UnsupportedOperatorError as error:
+                raise self.located(error) from None
         output = operator(*args, **kwargs)
         if operator is torch.ops.aten.lift_fresh.default:
             # The first that is heard of torch.tensor([1, 2]), and of torch.from_numpy(array).
@@ -145,7 +185,13 @@ class Tracer(Mutations):
         converter = registry.find_operator(operator)
         random = draws_random(operator, args, kwargs)
         # Where a formula leads back to its operator, there is none.
-        if converter is None and not random and info.name not in self._decomposing:
+        is_complex = _is_complex(operator, args, kwargs, tensors)
+        if (
+            converter is None
+            and not random
+            and not is_complex
+            and info.name not in self._decomposing
+        ):
             formula = decomposition(operator)
             if formula is not None:
                 output = self._decompose(info, formula, args, kwargs)
@@ -155,12 +201,22 @@ class Tracer(Mutations):
             return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
-            text = RANDOM if random else NO_CONVERTER.format(name=self._origin(info.name))
+            text = RANDOM if random else self._no_converter(operator, info)
             call.problem = UnsupportedOperatorError(text)
+        if is_complex:
+            call.problem = UnsupportedOperatorError(COMPLEX)
         run = converter.meta if converter is not None and converter.meta else operator
         output = self._run(run, args, kwargs)
+        self._check_kinds(
+            info.name, (x for x in tree_leaves(output) if isinstance(x, torch.Tensor))
+        )
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
+
+    def _no_converter(self, operator: OpOverload, info: OperatorInfo) -> str:
+        if operator.namespace == "quantized" or info.name.startswith("aten::quantize_"):
+            return QUANTIZED
+        return NO_CONVERTER.format(name=self._origin(info.name))
 
     def _call_strided(self, operator: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Record a view of memory as a view of elements."""
@@ -171,6 +227,49 @@ class Tracer(Mutations):
             raise self.located(error) from None
         call = self._call(view.name, view.converter, (args[0], *view.args[1:]), {})
         return self._register(call, view.function, output, [args[0]], [])
+
+    def view_at(self, x: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
+        """Record the view of a tensor at a traced index: one place (0-d), or several in a row.
+
+        In memory the view lies at the first places; which ones it shows, only its value says.
+        """
+        operator = torch.ops.aten.index.Tensor
+        unwritable = "" if self.is_traced(x) else self._try_promote(x, operator_info(operator).name)
+        converter = registry.find_operator(operator)
+        indices = [None] * axis + [index]
+        call = self._call(operator_info(operator).name, converter, (x, indices), {})
+        if index.ndim:
+            output = self._run(torch.ops.aten.narrow.default, (x, axis, 0, index.shape[0]), {})
+        else:
+            output = self._run(torch.ops.aten.select.int, (x, axis, 0), {})
+        result: torch.Tensor = self._register(call, operator, output, [x], [])
+        if unwritable:
+            entry = self._memory.find(result)
+            assert entry is not None
+            entry.storage.unwritable = unwritable
+        return result
+
+    def _try_promote(self, x: torch.Tensor, operator: str) -> str:
+        """Let a constant be written through a view to come; return why it cannot, if so."""
+        try:
+            self.promote(x, operator)
+        except UnsupportedOperatorError as error:
+            return str(error.__cause__)
+        return ""
+
+    def _check_offset(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse an offset in memory that a tensor is to be read at, where its own is unknown."""
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        entries = [self._memory.find(x) for x in tensors[:1]]
+        offset = kwargs.get("storage_offset", args[-1])
+        given = offset is not None and not isinstance(offset, list | tuple)
+        if given and any(entry and not entry.has_known_place() for entry in entries):
+            raise self.located(
+                UnsupportedOperatorError(
+                    "as_strided with a storage_offset, of a view at an index that depends on the "
+                    "input; use slices"
+                )
+            )
 
     def _decompose(
         self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
@@ -187,6 +286,8 @@ class Tracer(Mutations):
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives every operator that reaches the dispatcher to a tracer."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
@@ -200,4 +301,27 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         del types
+        if isinstance(func, HigherOrderOperator):
+            return self._tracer.call_higher_order(func, args, kwargs or {})
         return self._tracer.call_operator(func, args, kwargs or {})
+
+
+_MAKES_COMPLEX = (
+    torch.ops.aten.complex,
+    torch.ops.aten.polar,
+    torch.ops.aten.view_as_complex,
+    torch.ops.aten._fft_r2c,
+)
+
+
+def _is_complex(
+    operator: OpOverload, args: Any, kwargs: Mapping[str, Any], tensors: Iterable[torch.Tensor]
+) -> bool:
+    """Return whether complex numbers go into a call or come out of it."""
+    dtype = kwargs.get("dtype")
+    return (
+        operator.overloadpacket in _MAKES_COMPLEX
+        or (isinstance(dtype, torch.dtype) and dtype.is_complex)
+        or any(x.is_complex() for x in tensors)
+        or any(isinstance(x, complex) for x in tree_leaves(args))
+    )

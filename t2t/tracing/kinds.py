@@ -1,0 +1,73 @@
+"""Kinds of tensors that a network does not have: sparse, nested, quantized, complex ones."""
+
+from __future__ import annotations
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["COMPLEX", "LIMITS", "QUANTIZED", "is_wrapped", "unsupported_input", "unsupported_kind"]
+
+COMPLEX = (
+    "complex numbers, which TensorRT does not have: compute with real and imaginary part as "
+    "two real tensors (x.real and x.imag, torch.view_as_real)"
+)
+
+QUANTIZED = "a quantized tensor: convert the float model"
+
+_NESTED = "a nested tensor, which TensorRT does not have; pad it (.to_padded_tensor()) outside"
+_DENSE = "which TensorRT does not have; make it dense first (.to_dense())"
+
+
+def unsupported_kind(x: torch.Tensor) -> str:
+    """Say what is not plain about a tensor, and what to do; "" for a dense tensor of numbers."""
+    if isinstance(x, FakeTensor) and x.layout is torch.strided:
+        return QUANTIZED if x.is_quantized else ""
+    if x.is_nested:
+        return _NESTED
+    if x.layout is not torch.strided:
+        layout = str(x.layout).removeprefix("torch.").lstrip("_")
+        name = "an mkldnn" if layout == "mkldnn" else f"a sparse ({layout})"
+        return f"{name} tensor, {_DENSE}"
+    if x.is_quantized:
+        return QUANTIZED
+    if x.is_meta and not isinstance(x, FakeTensor):
+        return "a tensor on the meta device, which has no data: load the weights first"
+    return ""
+
+
+def unsupported_input(x: torch.Tensor) -> str:
+    """Say why a tensor cannot be an input of a network; "" for a dense tensor of real numbers."""
+    kind = unsupported_kind(x)
+    if not kind and x.is_complex():
+        return COMPLEX
+    function = type(x).__torch_function__
+    if not kind and function not in (_PLAIN, _DISABLED):
+        return (
+            f"a {type(x).__module__}.{type(x).__qualname__}, a tensor with functions of its own, "
+            "which a network cannot keep; pass x.as_subclass(torch.Tensor)"
+        )
+    return kind
+
+
+_PLAIN = torch.Tensor.__torch_function__
+_DISABLED = torch._C._disabled_torch_function_impl
+
+_SUBCLASS = (
+    "a tensor of a class of its own meets one that depends on the input; make it a plain tensor "
+    "first (.as_subclass(torch.Tensor))"
+)
+
+LIMITS = {
+    "quantized nyi": QUANTIZED,
+    "Quantized": QUANTIZED,
+    "NestedTensor": _NESTED,
+    "nested_tensor": _NESTED,
+    "and 'FakeTensor'": _SUBCLASS,
+    "Multiple dispatch failed": _SUBCLASS,
+}
+"""What PyTorch's own messages about such tensors mean for a conversion."""
+
+
+def is_wrapped(x: torch.Tensor) -> bool:
+    """Return whether one of torch.func's transforms wraps the tensor, as vmap does."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)

@@ -1,0 +1,184 @@
+"""Indexing with a 0-d integer tensor that depends on the inputs.
+
+torch reads its value and takes a view at that number. A network has no numbers to read: here the
+view is recorded as a gather, and a write to it as a scatter. What such a tensor would decide about
+a size, as a bound of a slice, stays unknown and is refused.
+
+torch asks for the value inside C++, before any operator is dispatched, so the call itself must be
+seen: a mode of PyTorch's sees it. (Replacing ``torch.Tensor.__getitem__`` would do so too, but
+Python fills the type's slots anew with it, and tensors would count as sequences ever after.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from t2t.errors import UnsupportedOperatorError
+from t2t.tracing.tracer import Tracer
+
+__all__ = ["TensorIndices"]
+
+_MASKS = (torch.bool, torch.uint8)
+
+_BOUND = (
+    "a bound of a slice is a tensor that depends on the input, so how much it takes is not known "
+    "when the engine is built; where the length is fixed, write x.narrow(dim, start, length) or "
+    "x.index_select(dim, start + torch.arange(length))"
+)
+_LIST = (
+    "a list of indices holds a tensor that depends on the input, which PyTorch versions take as a "
+    "tuple or as one tensor; write x[i, j] or x[torch.stack([i, j])]"
+)
+_MASK = (
+    "the index is a mask that depends on the input, so how much it selects is not known when the "
+    "engine is built; use torch.where"
+)
+
+
+class TensorIndices(TorchFunctionMode):
+    """Takes the calls that would ask a traced index tensor for its value.
+
+    Args:
+        tracer: where their views are recorded.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+        self._handlers: dict[Any, Callable[..., Any]] = {
+            torch.Tensor.__getitem__: self._getitem,
+            torch.Tensor.__setitem__: self._setitem,
+            torch.Tensor.select: self._select,
+            torch.select: self._select,
+            torch.Tensor.narrow: self._narrow,
+            torch.narrow: self._narrow,
+            torch.Tensor.select_scatter: self._select_scatter,
+            torch.select_scatter: self._select_scatter,
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        handler = self._handlers.get(func)
+        if handler is not None and self._holds_number((args[1:], kwargs)):
+            return handler(*args, **kwargs)
+        # A function of torch's in Python looks itself up by name, and finds what is patched there.
+        return self._tracer.originals.get(func, func)(*args, **kwargs)
+
+    def _getitem(self, x: torch.Tensor, index: Any) -> Any:
+        x, rest = self._split(x, index)
+        return x[rest]
+
+    def _setitem(self, x: torch.Tensor, index: Any, value: Any) -> None:
+        if isinstance(index, torch.Tensor) and index.dtype in _MASKS:
+            # One truth value for the whole tensor: the only mask whose choice has a known size.
+            new = torch.as_tensor(value).to(x.dtype)
+            new = new[(0,) * max(0, new.ndim - x.ndim)]
+            x.copy_(torch.where(index.bool(), new, x))
+            return
+        if not self._tracer.is_traced(x):
+            self._tracer.promote(x, "aten::index_put_")
+        x, rest = self._split(x, index)
+        x[rest] = value
+
+    def _select(self, input: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+        return self._tracer.view_at(input, _axis(input, dim), self._position(index))
+
+    def _narrow(
+        self, input: torch.Tensor, dim: int, start: torch.Tensor, length: Any
+    ) -> torch.Tensor:
+        places = self._position(start) + torch.arange(length)
+        return self._tracer.view_at(input, _axis(input, dim), places)
+
+    def _select_scatter(
+        self, input: torch.Tensor, src: torch.Tensor, dim: int, index: torch.Tensor
+    ) -> torch.Tensor:
+        result = input.clone()
+        self._select(result, dim, index).copy_(src)
+        return result
+
+    def _is_number(self, x: Any) -> bool:
+        """Return whether an index is a 0-d tensor whose value torch would ask for."""
+        return (
+            isinstance(x, torch.Tensor)
+            and x.ndim == 0
+            and not x.is_floating_point()
+            and self._tracer.is_active()
+            and self._tracer.is_traced(x)
+        )
+
+    def _holds_number(self, index: Any) -> bool:
+        """Return whether an index has a part whose value torch would ask for."""
+        if isinstance(index, tuple | list):
+            return any(self._holds_number(x) for x in index)
+        if isinstance(index, dict):
+            return any(self._holds_number(x) for x in index.values())
+        if isinstance(index, slice):
+            return any(self._is_number(x) for x in (index.start, index.stop, index.step))
+        return self._is_number(index)
+
+    def _split(self, x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]]:
+        """Take the views at 0-d tensors; return them, and what is left of the index.
+
+        torch, too, takes all views that an index asks for before it looks at its other tensors.
+        """
+        if isinstance(index, list):
+            raise self._refusal(_LIST)
+        given = index if isinstance(index, tuple) else (index,)
+        parts = [self._without_lists(part) for part in given]
+        ellipsis = next((n for n, part in enumerate(parts) if part is Ellipsis), len(parts))
+        behind = sum(_dimensions(part) for part in parts[ellipsis:])
+        axis, rest = 0, []
+        for number, part in enumerate(parts):
+            if number == ellipsis:
+                axis = x.ndim - behind
+            if not self._is_number(part):
+                rest.append(part)
+                axis += _dimensions(part)
+                continue
+            if axis >= x.ndim:
+                raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
+            x = self._tracer.view_at(x, axis, self._position(part))
+        return x, tuple(rest)
+
+    def _without_lists(self, part: Any) -> Any:
+        """Return one part of an index, as a tensor where it is a list with traced numbers."""
+        if isinstance(part, slice) and self._holds_number(part):
+            raise self._refusal(_BOUND)
+        if isinstance(part, list | tuple) and self._holds_number(part):
+            return _stacked(part)
+        return part
+
+    def _position(self, index: torch.Tensor) -> torch.Tensor:
+        if index.dtype in _MASKS:
+            raise self._refusal(_MASK)
+        return index.long()
+
+    def _refusal(self, reason: str) -> Exception:
+        return self._tracer.located(UnsupportedOperatorError(reason))
+
+
+def _axis(x: torch.Tensor, dim: int) -> int:
+    if not -x.ndim <= dim < x.ndim:
+        raise IndexError(f"dimension {dim} is out of range for a tensor of dimension {x.ndim}")
+    return dim % x.ndim
+
+
+def _stacked(numbers: Sequence[Any]) -> torch.Tensor:
+    parts = [_stacked(x) if isinstance(x, list | tuple) else torch.as_tensor(x) for x in numbers]
+    return torch.stack([part.long() for part in parts])
+
+
+def _dimensions(part: Any) -> int:
+    """Return how many dimensions of a tensor one part of an index stands for."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    if isinstance(part, torch.Tensor) and part.dtype in _MASKS:
+        return part.ndim
+    return 1

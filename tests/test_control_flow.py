@@ -1,0 +1,180 @@
+"""Operators that take functions, and functions that transform others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
+
+from tests.cases import OpCase, ids, integers, run_case
+
+# torch.cond and flex_attention compile themselves when a row runs in PyTorch.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning"),
+]
+
+LINEAR = nn.Linear(4, 3)
+WEIGHT = torch.randn(4, 4)
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * ctx.saved_tensors[0].exp()
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+        return torch.cond(chosen, self.first, self.second, (x,))
+
+
+def several(x: torch.Tensor) -> Any:
+    first, second = torch.cond(
+        x.sum() > 0, lambda x: (x + 1, x.argmax(1)), lambda x: (x * 2, x.argmin(1)), (x,)
+    )
+    return first, second
+
+
+def nested(x: torch.Tensor) -> Any:
+    def positive(x: torch.Tensor) -> Any:
+        return torch.cond(x.amax() > 1, lambda x: x.clamp(max=1), lambda x: x.sin(), (x,))
+
+    return torch.cond(x.sum() > 0, positive, lambda x: -x, (x,))
+
+
+def gradient(x: torch.Tensor) -> Any:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        return torch.autograd.grad((x**3).sum(), x)[0]
+
+
+def stacked(x: torch.Tensor) -> Any:
+    parameters = {
+        name: torch.stack([value, -value]).detach() for name, value in LINEAR.named_parameters()
+    }
+
+    def call(parameters: Any, x: torch.Tensor) -> Any:
+        return torch.func.functional_call(LINEAR, parameters, (x,))
+
+    return torch.vmap(call, in_dims=(0, None))(parameters, x)
+
+
+COND = [
+    OpCase("tensor", lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), [(3, 4)]),
+    OpCase("modules", Branches(), [(3, 4), integers(high=2, dtype=torch.bool)]),
+    OpCase("several", several, [(3, 4)]),
+    OpCase("nested", nested, [(3, 4)]),
+    OpCase("constant", lambda x: torch.cond(torch.tensor(False), torch.sin, torch.cos, (x,)),
+           [(3, 4)]),
+    OpCase("size", lambda x: torch.cond(x.shape[0] > 2, torch.sin, torch.cos, (x,)), [(3, 4)]),
+    OpCase("dynamic", lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), [(3, 4)],
+           dynamic=[{0: (2, 8)}], shapes=[(5, 4)]),
+]  # fmt: skip
+
+# Where a row is NaN: the other branch has no value there, and is not chosen.
+COND.append(
+    OpCase("not-chosen-nan", lambda x: torch.cond(x.amin() > 9, torch.log, torch.exp, (x,)),
+           [(3, 4)])
+)  # fmt: skip
+
+QKV = [(2, 4, 6, 8), (2, 4, 6, 8), (2, 4, 6, 8)]
+BIAS = torch.randn(4)
+CAUSAL = create_block_mask(lambda b, h, q, k: q >= k, None, None, 6, 6, device="cpu")
+
+
+def relative(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    del b
+    return score + BIAS[h] * (q - k)
+
+
+def with_heads_inside(x: torch.Tensor) -> torch.Tensor:
+    q = x.view(2, 6, 4, 8).transpose(1, 2)
+    return flex_attention(q, q, q).transpose(1, 2).reshape(2, 6, 32)  # type: ignore[union-attr]
+
+
+FLEX = [
+    OpCase("plain", flex_attention, QKV),
+    OpCase("scale", lambda q, k, v: flex_attention(q, k, v, scale=0.5), QKV),
+    OpCase("score-mod", lambda q, k, v: flex_attention(q, k, v, score_mod=relative), QKV),
+    OpCase("block-mask", lambda q, k, v: flex_attention(q, k, v, block_mask=CAUSAL), QKV),
+    OpCase("grouped-heads", lambda q, k, v: flex_attention(q, k, v, enable_gqa=True),
+           [(2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8)]),
+    OpCase("heads-inside", with_heads_inside, [(2, 6, 32)]),
+]  # fmt: skip
+
+TRANSFORMS = [
+    OpCase("vmap", lambda x: torch.vmap(lambda row: row.softmax(-1) @ WEIGHT)(x), [(3, 4)]),
+    OpCase("vmap-dims", lambda x: torch.vmap(lambda r: r * r.sum(), in_dims=1, out_dims=1)(x),
+           [(3, 4)]),
+    OpCase("vmap-module", lambda x: torch.vmap(LINEAR)(x), [(3, 4)]),
+    OpCase("vmap-index", lambda x, i: torch.vmap(lambda r, n: r.gather(0, n))(x, i),
+           [(3, 4), integers(3, 2, high=4)]),
+    OpCase("vmap-parameters", stacked, [(3, 4)]),
+    OpCase("functional-call", lambda x, w: torch.func.functional_call(
+        LINEAR, {"weight": w, "bias": LINEAR.bias}, (x,)), [(2, 4), (3, 4)]),
+    OpCase("grad", lambda x: torch.func.grad(lambda y: (y**3).sum())(x), [(3, 4)]),
+    OpCase("jacobian", lambda x: torch.func.jacrev(lambda y: y**3)(x), [(4,)]),
+    OpCase("jvp", lambda x: torch.func.jvp(lambda y: y**3, (x,), (x,)), [(3, 4)]),
+    OpCase("autograd", gradient, [(3, 4)]),
+    OpCase("autograd-function", lambda x: Exp.apply(x), [(3, 4)]),
+    OpCase("checkpoint", lambda x: checkpoint(torch.sin, x, use_reentrant=False), [(3, 4)]),
+    OpCase("compile", lambda x: torch.compile(torch.sin, backend="eager")(x), [(3, 4)]),
+]  # fmt: skip
+
+COUNT = torch.tensor(0)
+
+REFUSED = [
+    OpCase(
+        "while-loop",
+        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (COUNT, x)),
+        [(3, 4)], raises="torch.while_loop has no converter yet",
+    ),
+    OpCase(
+        "scan", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
+        raises="torch.scan has no converter yet",
+    ),
+    OpCase(
+        "associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(3, 4)],
+        raises="torch.associative_scan has no converter yet",
+    ),
+    OpCase(
+        "map", lambda x: torch._higher_order_ops.map(torch.sin, x), [(3, 4)],
+        raises="torch.map has no converter yet",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ids(COND))
+def test_cond(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.parametrize("case", ids(FLEX))
+def test_flex_attention(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.parametrize("case", ids(TRANSFORMS))
+def test_transforms(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.parametrize("case", ids(REFUSED))
+def test_loops_are_refused(case: OpCase) -> None:
+    run_case(case)
