@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,11 +13,21 @@ import torch
 
 from t2t import backend
 from t2t.building import create_builder
-from t2t.declared import InputShape, declared_shapes
+from t2t.dtypes import is_supported
 from t2t.errors import ConversionError
+from t2t.io import (
+    InputShape,
+    Parameters,
+    Signature,
+    TensorSpec,
+    arguments,
+    classes_of,
+    declared_shapes,
+    flatten,
+    leaf_paths,
+)
 from t2t.network import Network
 from t2t.precision import Policy
-from t2t.signature import Signature, TensorSpec, flatten, leaf_paths
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 
@@ -74,7 +83,7 @@ def to_network(
     traced = _trace(module, inputs, kwargs, narrow_shapes, input_names, ignore_dropout, shapes)
     graph, names = traced.graph, traced.names
     network = Network(backend.create_network(builder), policy)
-    values, structure = graph.output
+    values, structure, classes = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
     wanted = _output_names(structure, len(values), output_names)
@@ -86,7 +95,14 @@ def to_network(
         for name, value in zip(wanted, values, strict=True)
     )
     signature = Signature(
-        traced.input_specs(), outputs, traced.structure, structure, traced.tied(), traced.parameters
+        traced.input_specs(),
+        outputs,
+        traced.structure,
+        structure,
+        traced.tied(),
+        traced.parameters.positional,
+        traced.parameters.defaults,
+        classes,
     )
     return Conversion(network, builder, signature, graph)
 
@@ -114,7 +130,7 @@ def missing_operators(
     except ConversionError as error:
         # The forward pass cannot go on behind this one.
         return [str(error)]
-    values, _ = traced.graph.output
+    values, *_ = traced.graph.output
     network = Network(backend.create_network(builder := create_builder()))
     found = [str(error) for error in gaps(traced.graph, network, traced.names, values)]
     del builder
@@ -125,7 +141,7 @@ def missing_operators(
 class _Traced:
     graph: Graph
     names: list[str]
-    parameters: tuple[str, ...]
+    parameters: Parameters
     structure: Any
     declared: list[InputShape]
 
@@ -164,21 +180,21 @@ def _trace(
         raise ConversionError(
             f"a module or a function of tensors is needed, not {type(module).__name__}"
         )
-    args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-    keywords = dict(kwargs or {})
-    tensors, structure = flatten((args, keywords), name="inputs")
+    args, keywords = arguments(inputs, kwargs)
+    Parameters.check(module, args, keywords)
+    parameters = Parameters.of(module)
+    tensors, structure = _flat_call(args, keywords, parameters.positional)
     if not tensors:
         raise ConversionError("the example inputs hold no tensor")
-    parameters = _parameters(module)
-    names = _input_names(structure, parameters, input_names)
+    names = _input_names(structure, parameters.positional, input_names)
     declared = declared_shapes(names, tensors, **shapes)
     dimensions = [
         {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()} for shape in declared
     ]
 
-    def finish(output: Any, tracer: Any) -> tuple[list[Value], Any]:
+    def finish(output: Any, tracer: Any) -> tuple[list[Value], Any, Any]:
         leaves, form = flatten(output, share=True, name="output")
-        return [tracer.value(leaf) for leaf in leaves], form
+        return [tracer.value(leaf) for leaf in leaves], form, classes_of(output)
 
     with _without_dropout(module, ignore_dropout):
         graph = trace(
@@ -206,15 +222,31 @@ def _plain(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in x.shape)
 
 
-def _parameters(module: Any) -> tuple[str, ...]:
-    function = module.forward if isinstance(module, torch.nn.Module) else module
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        # Functions of C, such as torch.relu, do not tell their parameters.
-        return ()
-    return tuple(p.name for p in parameters if p.kind in kinds)
+def _flat_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]
+) -> tuple[list[torch.Tensor], Any]:
+    """Take the arguments of a call apart, each under its parameter's name in errors."""
+    names = [*parameters[: len(args)], *range(len(parameters), len(args))]
+    call = {**dict(zip(names, args, strict=True)), **kwargs}
+    tensors, structure = flatten(call, name="inputs")
+    for path, leaf in leaf_paths(structure, "inputs").items():
+        if leaf["kind"] == "tensor":
+            _check_input(path, tensors[leaf["index"]])
+    items = structure["items"]
+    positional = {"kind": "tuple", "items": items[: len(args)]}
+    keyword = {"kind": "dict", "keys": list(kwargs), "items": items[len(args) :]}
+    return tensors, {"kind": "tuple", "items": [positional, keyword]}
+
+
+def _check_input(path: str, tensor: torch.Tensor) -> None:
+    kind = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
+    if tensor.layout == torch.strided and is_supported(tensor.dtype):
+        return
+    hint = "; pass it as .float(), and convert the model with .float() too"
+    raise ConversionError(
+        f"{path} is {kind.removeprefix('torch.')}, which TensorRT does not take"
+        + (hint if tensor.dtype == torch.float64 else "")
+    )
 
 
 def _input_names(
