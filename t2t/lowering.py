@@ -27,6 +27,7 @@ from t2t.io import (
     leaf_paths,
 )
 from t2t.network import Network
+from t2t.options import check_module
 from t2t.precision import Policy
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
@@ -64,30 +65,44 @@ class Conversion:
 
 def to_network(
     module: Callable[..., Any],
-    inputs: Sequence[Any] | torch.Tensor,
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     *,
     policy: Policy | None = None,
+    min_shapes: Any = None,
+    opt_shapes: Any = None,
+    max_shapes: Any = None,
+    dynamic_shapes: Any = None,
     narrow_shapes: bool = False,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
-    **shapes: Any,
 ) -> Conversion:
     """Convert a module to a finished TensorRT network, without building it.
 
     Takes and raises what `convert` does.
     """
+    check_module(module)
     # First, so that a missing TensorRT is said at once.
     builder = create_builder()
-    traced = _trace(module, inputs, kwargs, narrow_shapes, input_names, ignore_dropout, shapes)
-    graph, names = traced.graph, traced.names
+    example = _Example.of(
+        module,
+        inputs,
+        kwargs,
+        input_names,
+        min_shapes=min_shapes,
+        opt_shapes=opt_shapes,
+        max_shapes=max_shapes,
+        dynamic_shapes=dynamic_shapes,
+    )
+    traced = _trace(module, example, narrow_shapes, ignore_dropout)
+    graph = traced.graph
     network = Network(backend.create_network(builder), policy)
     values, structure, classes = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
     wanted = _output_names(structure, len(values), output_names)
-    emit(graph, network, names, values)
+    emit(graph, network, example.names, values)
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
@@ -97,11 +112,11 @@ def to_network(
     signature = Signature(
         traced.input_specs(),
         outputs,
-        traced.structure,
+        example.structure,
         structure,
-        traced.tied(),
-        traced.parameters.positional,
-        traced.parameters.defaults,
+        example.tied(),
+        example.parameters.positional,
+        example.parameters.defaults,
         classes,
     )
     return Conversion(network, builder, signature, graph)
@@ -109,55 +124,84 @@ def to_network(
 
 def missing_operators(
     module: Callable[..., Any],
-    inputs: Sequence[Any] | torch.Tensor,
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
-    **shapes: Any,
+    *,
+    min_shapes: Any = None,
+    opt_shapes: Any = None,
+    max_shapes: Any = None,
+    dynamic_shapes: Any = None,
 ) -> list[str]:
     """List everything that keeps a module from being converted, in one run.
 
     Args:
         module: the module.
-        inputs: example inputs.
-        kwargs: example keyword inputs.
-        shapes: declared shapes, as `convert` takes them.
+        inputs: example inputs, as `convert` takes them.
+        kwargs: more keyword inputs.
+        min_shapes: declared shapes, as `convert` takes them; so are the following ones.
+        opt_shapes: the shapes to optimize for.
+        max_shapes: the largest shapes.
+        dynamic_shapes: dynamic dimensions.
 
     Returns:
         One line for each operator call that cannot be converted and whose result is used, with the
         reason and the user's line; empty when the module converts.
+
+    Raises:
+        ConversionError: the inputs are not such as the module takes.
+        ShapeError: the declared shapes do not fit.
     """
+    check_module(module)
+    example = _Example.of(
+        module,
+        inputs,
+        kwargs,
+        min_shapes=min_shapes,
+        opt_shapes=opt_shapes,
+        max_shapes=max_shapes,
+        dynamic_shapes=dynamic_shapes,
+    )
     try:
-        traced = _trace(module, inputs, kwargs, False, None, False, shapes)
+        traced = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
     except ConversionError as error:
         # The forward pass cannot go on behind this one.
         return [str(error)]
     values, *_ = traced.graph.output
     network = Network(backend.create_network(builder := create_builder()))
-    found = [str(error) for error in gaps(traced.graph, network, traced.names, values)]
+    found = [str(error) for error in gaps(traced.graph, network, example.names, values)]
     del builder
     return list(dict.fromkeys(found))
 
 
-@dataclass
-class _Traced:
-    graph: Graph
-    names: list[str]
+@dataclass(frozen=True)
+class _Example:
+    """The example inputs, and what is known of them before the forward pass runs."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     parameters: Parameters
     structure: Any
+    names: list[str]
     declared: list[InputShape]
 
-    def input_specs(self) -> tuple[TensorSpec, ...]:
-        return tuple(
-            _input_spec(name, value, shape, self._ranges())
-            for name, value, shape in zip(self.names, self.graph.inputs, self.declared, strict=True)
-        )
-
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        """Give the range of each dynamic dimension, narrowed perhaps, by its name."""
-        places = self.graph.symbols.items()
-        return {
-            self.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
-            for symbol, (index, dim) in places
-        }
+    @classmethod
+    def of(
+        cls,
+        module: Callable[..., Any],
+        inputs: Any,
+        kwargs: Mapping[str, Any] | None,
+        input_names: Sequence[str] | None = None,
+        **shapes: Any,
+    ) -> _Example:
+        args, keywords = arguments(inputs, kwargs)
+        Parameters.check(module, args, keywords)
+        parameters = Parameters.of(module)
+        tensors, structure = _flat_call(args, keywords, parameters.positional)
+        if not tensors:
+            raise ConversionError("the example inputs hold no tensor")
+        names = _input_names(structure, parameters.positional, input_names)
+        declared = declared_shapes(names, tensors, **shapes)
+        return cls(args, keywords, parameters, structure, names, declared)
 
     def tied(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         places: dict[str, list[tuple[int, int]]] = {}
@@ -167,29 +211,34 @@ class _Traced:
         return tuple(tuple(group) for group in places.values() if len(group) > 1)
 
 
-def _trace(
-    module: Callable[..., Any],
-    inputs: Any,
-    kwargs: Mapping[str, Any] | None,
-    narrow_shapes: bool,
-    input_names: Sequence[str] | None,
-    ignore_dropout: bool,
-    shapes: Mapping[str, Any],
-) -> _Traced:
-    if not callable(module):
-        raise ConversionError(
-            f"a module or a function of tensors is needed, not {type(module).__name__}"
+@dataclass
+class _Traced:
+    graph: Graph
+    example: _Example
+
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(
+            _input_spec(name, value, shape, self._ranges())
+            for name, value, shape in zip(
+                self.example.names, self.graph.inputs, self.example.declared, strict=True
+            )
         )
-    args, keywords = arguments(inputs, kwargs)
-    Parameters.check(module, args, keywords)
-    parameters = Parameters.of(module)
-    tensors, structure = _flat_call(args, keywords, parameters.positional)
-    if not tensors:
-        raise ConversionError("the example inputs hold no tensor")
-    names = _input_names(structure, parameters.positional, input_names)
-    declared = declared_shapes(names, tensors, **shapes)
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        """Return the range of each dynamic dimension, narrowed perhaps, by its name."""
+        places = self.graph.symbols.items()
+        return {
+            self.example.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
+            for symbol, (index, dim) in places
+        }
+
+
+def _trace(
+    module: Callable[..., Any], example: _Example, narrow_shapes: bool, ignore_dropout: bool
+) -> _Traced:
     dimensions = [
-        {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()} for shape in declared
+        {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()}
+        for shape in example.declared
     ]
 
     def finish(output: Any, tracer: Any) -> tuple[list[Value], Any, Any]:
@@ -198,10 +247,15 @@ def _trace(
 
     with _without_dropout(module, ignore_dropout):
         graph = trace(
-            module, args, keywords, dimensions, names=names, narrow_shapes=narrow_shapes,
+            module,
+            example.args,
+            example.kwargs,
+            dimensions,
+            names=example.names,
+            narrow_shapes=narrow_shapes,
             finish=finish,
-        )  # fmt: skip
-    return _Traced(graph, names, parameters, structure, declared)
+        )
+    return _Traced(graph, example)
 
 
 def _input_spec(

@@ -16,6 +16,7 @@ ORDER = (
     "errors",
     "backend",
     "dtypes",
+    "options",
     "io",
     "shapes",
     "registry",

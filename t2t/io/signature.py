@@ -81,16 +81,18 @@ class TensorSpec:
     def check(self, tensor: torch.Tensor) -> None:
         """Raise ShapeError unless the tensor has this dtype and a shape within the range."""
         shape = tensor.shape
-        if tensor.dtype == self.dtype and len(shape) == len(self.shape):
+        if tensor.dtype != self.dtype:
+            advice = f"give it as .to({self.dtype})"
+        elif len(shape) != len(self.shape):
+            advice = f"it must have {len(self.shape)} dimensions"
+        else:
+            if shape == self.shape:
+                return
             wrong = [dim for dim, size in enumerate(shape) if not self._allows(dim, size)]
             if not wrong:
                 return
             advice = f"dimension {wrong[0]} must be {self._size_text(wrong[0])}"
             advice += "; convert the module again with a wider range for another size"
-        elif tensor.dtype != self.dtype:
-            advice = f"give it as .to({self.dtype})"
-        else:
-            advice = f"it must have {len(self.shape)} dimensions"
         raise ShapeError(
             f"input {self.name!r} is {_dtype_name(tensor.dtype)} {tuple(shape)}, but "
             f"{_dtype_name(self.dtype)} {self.shape_text()} was declared: {advice}"
@@ -175,10 +177,15 @@ class Signature:
                 return list(args)
         return self._bind(args, kwargs)
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    @cached_property
+    def _arguments(self) -> dict[str, Structure]:
+        """The structure of each argument, by the parameter's name."""
         positional, keyword = self.input_structure["items"]
         wanted = {self._name(place): item for place, item in enumerate(positional["items"])}
-        wanted.update(zip(keyword["keys"], keyword["items"], strict=True))
+        return {**wanted, **dict(zip(keyword["keys"], keyword["items"], strict=True))}
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        wanted = self._arguments
         given = {self._name(place): value for place, value in enumerate(args)}
         for name, value in kwargs.items():
             if name in given:
@@ -190,10 +197,10 @@ class Signature:
                 collect(item, given[name], name, leaves)
             elif not (item["kind"] == "value" and self._is_default(name, item["value"])):
                 was = f" (it was {item['value']!r} at conversion)" if "value" in item else ""
-                raise ShapeError(f"argument {name!r} is missing{was}; {self._call_text(wanted)}")
+                raise ShapeError(f"argument {name!r} is missing{was}; {self._call_text}")
         for name, value in given.items():
             if name not in wanted and not self._is_default(name, value):
-                raise ShapeError(self._unwanted(name, wanted))
+                raise ShapeError(self._unwanted(name))
         return [leaves[index] for index in range(len(leaves))]
 
     def _name(self, place: int) -> str:
@@ -202,19 +209,22 @@ class Signature:
     def _is_default(self, name: str, value: Any) -> bool:
         return name in self.defaults and same_value(self.defaults[name], value)
 
-    def _unwanted(self, name: str, wanted: Mapping[str, Structure]) -> str:
+    def _unwanted(self, name: str) -> str:
         if name in self.parameters or name in self.defaults:
             default = f" (default {self.defaults[name]!r})" if name in self.defaults else ""
             return (
                 f"argument {name!r}{default} was left out when the module was converted: convert "
-                f"again with it, or leave it out; {self._call_text(wanted)}"
+                f"again with it, or leave it out; {self._call_text}"
             )
-        near = difflib.get_close_matches(name, [*wanted, *self.parameters, *self.defaults], 1)
+        near = difflib.get_close_matches(
+            name, [*self._arguments, *self.parameters, *self.defaults], 1
+        )
         hint = f", did you mean {near[0]!r}?" if near else ";"
-        return f"unknown argument {name!r}{hint} {self._call_text(wanted)}"
+        return f"unknown argument {name!r}{hint} {self._call_text}"
 
-    def _call_text(self, wanted: Mapping[str, Structure]) -> str:
-        return f"the converted module takes ({', '.join(wanted)})"
+    @property
+    def _call_text(self) -> str:
+        return f"the converted module takes ({', '.join(self._arguments)})"
 
     def check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Check the dtypes, shapes, ranges and tied sizes of the inputs, in order.

@@ -54,7 +54,8 @@ VALUES = (type(None), bool, int, float, str)
 """Types of the constants that a structure may hold."""
 
 _ATOMS = frozenset((*VALUES, torch.Tensor, torch.dtype, torch.device))
-_SEQUENCES = ("tuple", "list", "namedtuple", "structseq", "registered")
+_INDEXED = ("tuple", "list", "namedtuple", "structseq")
+_SEQUENCES = (*_INDEXED, "registered")
 _MAPPINGS = ("dict", "OrderedDict", "dataclass", "mapping")
 _KEYED = (*_MAPPINGS, "namedtuple")
 _TYPED = ("namedtuple", "structseq", "dataclass", "mapping", "registered")
@@ -382,6 +383,10 @@ def _unmade(cls: type) -> str:
 def _counterpart(node: Structure, part: Any, path: str) -> Any:
     """Return the children of what stands where a structure has a container, by key."""
     kind = node["kind"]
+    if type(part) is dict and kind in _MAPPINGS and part.keys() == set(node["keys"]):
+        return part
+    if isinstance(part, (tuple, list)) and kind in _INDEXED and len(part) == len(node["items"]):
+        return part
     opened = _open(part)
     if kind in _MAPPINGS:
         if opened is not None and opened.kind in _MAPPINGS:
@@ -396,8 +401,6 @@ def _counterpart(node: Structure, part: Any, path: str) -> Any:
                 return opened.children
         expected = f"({node['type']}) with the parts that it had at conversion"
     else:
-        if isinstance(part, (tuple, list)) and len(part) == len(node["items"]):
-            return part
         expected = f"of {len(node['items'])}"
     raise ShapeError(f"{path}: expected a {kind} {expected}, got {_describe(part)}")
 

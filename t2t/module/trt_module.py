@@ -165,14 +165,13 @@ class TRTModule(torch.nn.Module):
     def _run(
         self, converted: Converted, tensors: Sequence[torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        devices = {tensor.device for tensor in tensors}
-        if len(devices) > 1:
-            raise ShapeError(f"the inputs are on several devices: {sorted(map(str, devices))}")
-        device = devices.pop() if devices else torch.device("cpu")
-        named = {
-            spec.name: tensor
-            for spec, tensor in zip(converted.signature.inputs, tensors, strict=True)
-        }
+        device = tensors[0].device if tensors else torch.device("cpu")
+        named = {}
+        for spec, tensor in zip(converted.signature.inputs, tensors, strict=True):
+            if tensor.device != device:
+                both = sorted({str(device), str(tensor.device)})
+                raise ShapeError(f"the inputs are on several devices: {both}")
+            named[spec.name] = tensor
         if converted.engine is None:
             reason = "it was made without an engine"
         else:
