@@ -20,6 +20,7 @@ from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import tree_leaves
+from t2t.tracing.locations import called_function
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
@@ -152,12 +153,18 @@ class Tracer(Mutations):
             return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
-            text = RANDOM if random else NO_CONVERTER.format(name=self._origin(info.name))
-            call.problem = UnsupportedOperatorError(text)
+            call.problem = UnsupportedOperatorError(RANDOM if random else self._advice(info.name))
         run = converter.meta if converter is not None and converter.meta else operator
         output = self._run(run, args, kwargs)
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
+
+    def _advice(self, operator: str) -> str:
+        """Say under which name a converter would take this call."""
+        name = self._origin(operator)
+        called, by_name = called_function(self._boundary, name) or (name, True)
+        note = "" if by_name else ", and call it by this name"
+        return NO_CONVERTER.format(name=called) + note
 
     def _call_strided(self, operator: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Record a view of memory as a view of elements."""
