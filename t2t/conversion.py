@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from t2t.backend import use
-from t2t.building import build, built_for
+from t2t.building import build, built_for, check_capabilities
 from t2t.errors import ConversionError
 from t2t.lowering import to_network
 from t2t.module import TRTModule
+from t2t.options import check_module, check_options, refuse_unknown
 from t2t.precision import Policy
 from t2t.reference import capture
 
@@ -20,7 +23,7 @@ __all__ = ["convert"]
 
 def convert(
     module: Callable[..., Any],
-    inputs: Sequence[Any] | torch.Tensor,
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     *,
     fp16: bool = False,
@@ -36,7 +39,14 @@ def convert(
     ignore_dropout: bool = False,
     keep_program: bool = True,
     backend: str | None = None,
-    **build_options: Any,
+    workspace: int | None = None,
+    optimization_level: int | None = None,
+    tf32: bool = False,
+    compute_capabilities: Sequence[str] = (),
+    timing_cache: str | os.PathLike[str] | None = None,
+    configure: Callable[[Any], None] | None = None,
+    progress: bool | None = None,
+    **unknown: Any,
 ) -> TRTModule:
     """Convert a module to TensorRT.
 
@@ -44,9 +54,10 @@ def convert(
 
     Args:
         module: a module in eval mode (or a function of tensors).
-        inputs: example inputs, positional; tensors may stand in nested tuples, lists and dicts.
-            Numbers, strings and None become constants.
-        kwargs: example keyword inputs.
+        inputs: example inputs: positional arguments in a list or tuple, keyword arguments in a
+            mapping, or one tensor. Tensors may stand in nested tuples, lists, mappings, named
+            tuples and dataclasses. Numbers, strings and None become constants.
+        kwargs: more keyword arguments.
         fp16: compute matrix products and convolutions in half precision, delicate operators in
             float32; inputs and outputs keep their dtypes.
         bf16: likewise in bfloat16.
@@ -65,20 +76,37 @@ def convert(
             can run the plan (through the reference executor).
         backend: "tensorrt" or "tensorrt_rtx"; by default the environment variable T2T_BACKEND, or
             tensorrt where it is installed with a GPU, else tensorrt_rtx.
-        build_options: passed to `t2t.building.build`: workspace (bytes), optimization_level, tf32,
-            compute_capabilities, timing_cache, configure, progress.
+        workspace: most scratch memory that a layer may use, in bytes; None is TensorRT's default.
+        optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
+        tf32: let fp32 matrix products round to 10 bits of mantissa.
+        compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
+            its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
+        timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
+            TensorRT-RTX times nothing when it builds and leaves the file alone.
+        configure: gets the IBuilderConfig last, for everything else.
+        progress: show bars on stderr; None shows them only on a terminal.
+        unknown: there are no other options: what other converters call these, and typos, are
+            named in the error.
 
     Returns:
         The converted module; call it like the original.
 
     Raises:
+        OptionError: an option is unknown or has a wrong value.
         ConversionError: an operator, an argument or a size cannot be converted; the text names it
             and the line.
         BuildError: TensorRT's builder refuses the network.
         ShapeError: the declared shapes do not fit.
         BackendError: no TensorRT is installed (an ImportError).
     """
+    given = locals()
+    check_module(module)
+    if isinstance(module, TRTModule):
+        raise ConversionError("the module is converted already")
+    refuse_unknown(unknown, _OPTIONS)
+    check_options({name: given[name] for name in _OPTIONS})
     with use(backend):
+        check_capabilities(compute_capabilities)
         conversion = to_network(
             module,
             inputs,
@@ -99,7 +127,13 @@ def convert(
             network.raw,
             builder=conversion.builder,
             profiles=[profile] if profile else [],
-            **build_options,
+            workspace=workspace,
+            optimization_level=optimization_level,
+            tf32=tf32,
+            compute_capabilities=compute_capabilities,
+            timing_cache=timing_cache,
+            configure=configure,
+            progress=progress,
         )
         program = capture(network.raw, network.weights) if keep_program else None
         return TRTModule(
@@ -107,12 +141,17 @@ def convert(
             conversion.signature,
             program,
             precision="fp16" if fp16 else "bf16" if bf16 else "fp32",
-            compute_capabilities=built_for(build_options.get("compute_capabilities", ())),
+            compute_capabilities=built_for(compute_capabilities),
         )
 
 
+_OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(convert).parameters.items()
+    if parameter.kind == inspect.Parameter.KEYWORD_ONLY
+)
+
+
 def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:
-    if fp16 and bf16:
-        raise ConversionError("fp16=True and bf16=True: give one of them")
     low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
     return Policy(low, tuple(fp32_modules))

@@ -4,6 +4,7 @@
     ├── ConversionError                   a module cannot be turned into a network
     │   ├── UnsupportedOperatorError      an operator has no converter
     │   ├── UnsupportedArgumentError      an operator is supported, but not with this argument
+    │   ├── OptionError (also TypeError)  `convert` has no such option, or the value is unfit
     │   └── GuardError                    the trace holds only for a part of the declared shapes
     ├── RegistrationError                 a converter is registered under a wrong or taken name
     ├── BackendError (also ImportError)   TensorRT is not installed, or not usable as asked
@@ -29,6 +30,7 @@ __all__ = [
     "ConversionError",
     "EngineError",
     "GuardError",
+    "OptionError",
     "RegistrationError",
     "ShapeError",
     "T2TError",
@@ -58,6 +60,10 @@ class UnsupportedArgumentError(ConversionError):
 
 class GuardError(ConversionError):
     """The forward pass took a decision that does not hold for every declared shape."""
+
+
+class OptionError(ConversionError, TypeError):
+    """`convert` has no option of this name, or the option does not take this value."""
 
 
 class RegistrationError(T2TError):

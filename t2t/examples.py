@@ -7,13 +7,13 @@ import torch
 __all__ = ["random_like"]
 
 
-def random_like(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def random_like(generator: torch.Generator, leaf: torch.Tensor) -> torch.Tensor:
     """Return a random tensor of the same shape, dtype, device and kind of values.
 
     Args:
+        generator: a generator on the CPU.
         leaf: floats are drawn with its mean, deviation and range, integers from its range, booleans
             as often true.
-        generator: a generator on the CPU.
     """
     values, shape = leaf.detach().cpu(), leaf.shape
     if values.numel() == 0:
@@ -26,7 +26,7 @@ def random_like(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         drawn = torch.randint(low, high + 1, shape, generator=generator, dtype=torch.int64)
         return drawn.to(leaf.device, leaf.dtype)
     if values.dtype.is_complex:
-        parts = [random_like(part, generator) for part in (values.real, values.imag)]
+        parts = [random_like(generator, part) for part in (values.real, values.imag)]
         return torch.complex(*parts).to(leaf.device, leaf.dtype)
     values = values.double()
     noise = torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +13,23 @@ import torch
 
 from t2t import backend
 from t2t.building import create_builder
-from t2t.declared import InputShape, declared_shapes
-from t2t.dtypes import to_trt
+from t2t.dtypes import is_supported
 from t2t.errors import ConversionError, UnsupportedArgumentError
+from t2t.io import (
+    InputShape,
+    Parameters,
+    Signature,
+    TensorSpec,
+    arguments,
+    classes_of,
+    declared_shapes,
+    flatten,
+    leaf_paths,
+)
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
+from t2t.options import check_module
 from t2t.precision import Policy
-from t2t.signature import Signature, TensorSpec, flatten, leaf_paths
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
@@ -59,30 +68,44 @@ class Conversion:
 
 def to_network(
     module: Callable[..., Any],
-    inputs: Sequence[Any] | torch.Tensor,
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     *,
     policy: Policy | None = None,
+    min_shapes: Any = None,
+    opt_shapes: Any = None,
+    max_shapes: Any = None,
+    dynamic_shapes: Any = None,
     narrow_shapes: bool = False,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
-    **shapes: Any,
 ) -> Conversion:
     """Convert a module to a finished TensorRT network, without building it.
 
     Takes and raises what `convert` does.
     """
+    check_module(module)
     # First, so that a missing TensorRT is said at once.
     builder = create_builder()
-    traced = _trace(module, inputs, kwargs, narrow_shapes, input_names, ignore_dropout, shapes)
-    graph, names = traced.graph, traced.names
+    example = _Example.of(
+        module,
+        inputs,
+        kwargs,
+        input_names,
+        min_shapes=min_shapes,
+        opt_shapes=opt_shapes,
+        max_shapes=max_shapes,
+        dynamic_shapes=dynamic_shapes,
+    )
+    traced = _trace(module, example, narrow_shapes, ignore_dropout)
+    graph = traced.graph
     network = Network(backend.create_network(builder), policy)
-    values, structure = graph.output
+    values, structure, classes = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
     wanted = _output_names(structure, len(values), output_names)
-    emit(graph, network, names, values)
+    emit(graph, network, example.names, values)
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
@@ -90,62 +113,100 @@ def to_network(
         for name, value in zip(wanted, values, strict=True)
     )
     signature = Signature(
-        traced.input_specs(), outputs, traced.structure, structure, traced.tied(), traced.parameters
+        traced.input_specs(),
+        outputs,
+        example.structure,
+        structure,
+        example.tied(),
+        example.parameters.positional,
+        example.parameters.defaults,
+        classes,
     )
     return Conversion(network, builder, signature, graph)
 
 
 def missing_operators(
     module: Callable[..., Any],
-    inputs: Sequence[Any] | torch.Tensor,
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
-    **shapes: Any,
+    *,
+    min_shapes: Any = None,
+    opt_shapes: Any = None,
+    max_shapes: Any = None,
+    dynamic_shapes: Any = None,
 ) -> list[str]:
     """List everything that keeps a module from being converted, in one run.
 
     Args:
         module: the module.
-        inputs: example inputs.
-        kwargs: example keyword inputs.
-        shapes: declared shapes, as `convert` takes them.
+        inputs: example inputs, as `convert` takes them.
+        kwargs: more keyword inputs.
+        min_shapes: declared shapes, as `convert` takes them; so are the following ones.
+        opt_shapes: the shapes to optimize for.
+        max_shapes: the largest shapes.
+        dynamic_shapes: dynamic dimensions.
 
     Returns:
         One line for each operator call that cannot be converted and whose result is used, with the
         reason and the user's line; empty when the module converts.
+
+    Raises:
+        ConversionError: the inputs are not such as the module takes.
+        ShapeError: the declared shapes do not fit.
     """
+    check_module(module)
+    example = _Example.of(
+        module,
+        inputs,
+        kwargs,
+        min_shapes=min_shapes,
+        opt_shapes=opt_shapes,
+        max_shapes=max_shapes,
+        dynamic_shapes=dynamic_shapes,
+    )
     try:
-        traced = _trace(module, inputs, kwargs, False, None, False, shapes)
+        traced = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
     except ConversionError as error:
         # The forward pass cannot go on behind this one.
         return [str(error)]
-    values, _ = traced.graph.output
+    values, *_ = traced.graph.output
     network = Network(backend.create_network(builder := create_builder()))
-    found = [str(error) for error in gaps(traced.graph, network, traced.names, values)]
+    found = [str(error) for error in gaps(traced.graph, network, example.names, values)]
     del builder
     return list(dict.fromkeys(found))
 
 
-@dataclass
-class _Traced:
-    graph: Graph
-    names: list[str]
-    parameters: tuple[str, ...]
+@dataclass(frozen=True)
+class _Example:
+    """The example inputs, and what is known of them before the forward pass runs."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    parameters: Parameters
     structure: Any
+    names: list[str]
     declared: list[InputShape]
 
-    def input_specs(self) -> tuple[TensorSpec, ...]:
-        return tuple(
-            _input_spec(name, value, shape, self._ranges())
-            for name, value, shape in zip(self.names, self.graph.inputs, self.declared, strict=True)
-        )
-
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        """Give the range of each dynamic dimension, narrowed perhaps, by its name."""
-        places = self.graph.symbols.items()
-        return {
-            self.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
-            for symbol, (index, dim) in places
-        }
+    @classmethod
+    def of(
+        cls,
+        module: Callable[..., Any],
+        inputs: Any,
+        kwargs: Mapping[str, Any] | None,
+        input_names: Sequence[str] | None = None,
+        **shapes: Any,
+    ) -> _Example:
+        if isinstance(module, torch.nn.Module):
+            _check_initialized(module)
+        args, keywords = arguments(inputs, kwargs)
+        Parameters.check(module, args, keywords)
+        parameters = Parameters.of(module)
+        tensors, structure = _flat_call(args, keywords, parameters.positional)
+        if not tensors:
+            raise ConversionError("the example inputs hold no tensor")
+        names = _input_names(structure, parameters.positional, input_names)
+        declared = declared_shapes(names, tensors, **shapes)
+        return cls(args, keywords, parameters, structure, names, declared)
 
     def tied(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         places: dict[str, list[tuple[int, int]]] = {}
@@ -155,52 +216,60 @@ class _Traced:
         return tuple(tuple(group) for group in places.values() if len(group) > 1)
 
 
-def _trace(
-    module: Callable[..., Any],
-    inputs: Any,
-    kwargs: Mapping[str, Any] | None,
-    narrow_shapes: bool,
-    input_names: Sequence[str] | None,
-    ignore_dropout: bool,
-    shapes: Mapping[str, Any],
-) -> _Traced:
-    if not callable(module):
-        raise ConversionError(
-            f"a module or a function of tensors is needed, not {type(module).__name__}"
+@dataclass
+class _Traced:
+    graph: Graph
+    example: _Example
+
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(
+            _input_spec(name, value, shape, self._ranges())
+            for name, value, shape in zip(
+                self.example.names, self.graph.inputs, self.example.declared, strict=True
+            )
         )
-    if isinstance(module, torch.nn.Module):
-        _check_initialized(module)
-    args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-    keywords = dict(kwargs or {})
-    tensors, structure = flatten((args, keywords), name="inputs")
-    if not tensors:
-        raise ConversionError("the example inputs hold no tensor")
-    parameters = _parameters(module)
-    names = _input_names(structure, parameters, input_names)
-    _check_inputs(names, tensors)
-    declared = declared_shapes(names, tensors, **shapes)
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        """Return the range of each dynamic dimension, narrowed perhaps, by its name."""
+        places = self.graph.symbols.items()
+        return {
+            self.example.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
+            for symbol, (index, dim) in places
+        }
+
+
+def _trace(
+    module: Callable[..., Any], example: _Example, narrow_shapes: bool, ignore_dropout: bool
+) -> _Traced:
     dimensions = [
-        {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()} for shape in declared
+        {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()}
+        for shape in example.declared
     ]
 
-    def finish(output: Any, tracer: Any) -> tuple[list[Value], Any]:
+    def finish(output: Any, tracer: Any) -> tuple[list[Value], Any, Any]:
         leaves, form = flatten(output, share=True, name="output")
-        return [tracer.value(leaf) for leaf in leaves], form
+        return [tracer.value(leaf) for leaf in leaves], form, classes_of(output)
 
     with _without_dropout(module, ignore_dropout):
         graph = trace(
-            module, args, keywords, dimensions, names=names, narrow_shapes=narrow_shapes,
+            module,
+            example.args,
+            example.kwargs,
+            dimensions,
+            names=example.names,
+            narrow_shapes=narrow_shapes,
             finish=finish,
-        )  # fmt: skip
-        check_state(module, (args, keywords), graph.kept)
-        check_constants(module, (args, keywords), _constants(graph))
+        )
+        inputs = example.args, example.kwargs
+        check_state(module, inputs, graph.kept)
+        check_constants(module, inputs, _constants(graph))
         graph.kept.clear()
-    return _Traced(graph, names, parameters, structure, declared)
+    return _Traced(graph, example)
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:
     """Return the outputs that are constants, by their place."""
-    values, _ = graph.output
+    values, *_ = graph.output
     return {
         index: value.tensor
         for index, value in enumerate(values)
@@ -214,19 +283,6 @@ def _check_initialized(module: torch.nn.Module) -> None:
             raise ConversionError(
                 f"the parameter {name!r} has no size yet: run the module once before its conversion"
             )
-
-
-def _check_inputs(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
-    for name, tensor in zip(names, tensors, strict=True):
-        kind = unsupported_input(tensor)
-        if kind:
-            raise UnsupportedArgumentError(f"input {name!r}: {kind}")
-        if tensor.ndim > MAX_RANK:
-            raise UnsupportedArgumentError(f"input {name!r}: {RANK.format(rank=tensor.ndim)}")
-        try:
-            to_trt(tensor.dtype)
-        except UnsupportedArgumentError as error:
-            raise UnsupportedArgumentError(f"input {name!r}: {error}") from None
 
 
 def _input_spec(
@@ -247,15 +303,32 @@ def _plain(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in x.shape)
 
 
-def _parameters(module: Any) -> tuple[str, ...]:
-    function = module.forward if isinstance(module, torch.nn.Module) else module
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        # Functions of C, such as torch.relu, do not tell their parameters.
-        return ()
-    return tuple(p.name for p in parameters if p.kind in kinds)
+def _flat_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]
+) -> tuple[list[torch.Tensor], Any]:
+    """Take the arguments of a call apart, each under its parameter's name in errors."""
+    names = [*parameters[: len(args)], *range(len(parameters), len(args))]
+    call = {**dict(zip(names, args, strict=True)), **kwargs}
+    tensors, structure = flatten(call, name="inputs")
+    for path, leaf in leaf_paths(structure, "inputs").items():
+        if leaf["kind"] == "tensor":
+            _check_input(path, tensors[leaf["index"]])
+    items = structure["items"]
+    positional = {"kind": "tuple", "items": items[: len(args)]}
+    keyword = {"kind": "dict", "keys": list(kwargs), "items": items[len(args) :]}
+    return tensors, {"kind": "tuple", "items": [positional, keyword]}
+
+
+def _check_input(path: str, tensor: torch.Tensor) -> None:
+    kind = unsupported_input(tensor)
+    if not kind and tensor.ndim > MAX_RANK:
+        kind = RANK.format(rank=tensor.ndim)
+    if not kind and not is_supported(tensor.dtype):
+        hint = "; pass it as .float(), and convert the model with .float() too"
+        kind = f"{tensor.dtype}, which TensorRT does not take".removeprefix("torch.")
+        kind += hint if tensor.dtype == torch.float64 else ""
+    if kind:
+        raise UnsupportedArgumentError(f"{path} is {kind}")
 
 
 def _input_names(

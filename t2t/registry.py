@@ -71,7 +71,7 @@ def converter(
 
     Args:
         names: what it converts, e.g. "torch.nn.functional.max_pool3d", "aten::add",
-            "mypackage.Block.forward". Each name must exist.
+            "mypackage.Block.forward". Each name must exist. A module's class means its forward.
         precision: how the operator behaves under ``fp16=True``; see `Precision`.
         meta: computes the fake output from the operator's own arguments, for operators whose
             original is slow or fails on fake tensors. Without it the original runs on them.
@@ -81,7 +81,8 @@ def converter(
             converters need no override: yours win.)
 
     Raises:
-        RegistrationError: a name does not exist, or is taken already.
+        RegistrationError: a name does not exist, or is taken already, or the function cannot take
+            what a converter is called with.
     """
     if not names or not all(isinstance(name, str) for name in names):
         raise RegistrationError(
@@ -94,23 +95,51 @@ def converter(
 
     def register(function: _F) -> _F:
         table = _own if function.__module__.startswith("t2t.converters.") else _users
-        entry = Converter(function, names, precision, meta, inspect.signature(function))
-        for name in names:
-            resolve(name)
+        methods = tuple(_method_of(name) for name in names)
+        entry = Converter(function, methods, precision, meta, _checked_signature(function))
+        for name in methods:
             if name in table and not override:
                 raise RegistrationError(
                     f"{name} is already converted by {table[name].qualified_name}; "
                     "pass override=True to replace it"
                 )
-        table.update(dict.fromkeys(names, entry))
+        table.update(dict.fromkeys(methods, entry))
         return function
 
     return register
 
 
+def _method_of(name: str) -> str:
+    """Return the name under which calls are seen: a module's class is called through its forward.
+
+    Raises:
+        RegistrationError: nothing has this name, or a class that is no module has it.
+    """
+    owner, attribute = resolve(name)
+    found = getattr(owner, attribute)
+    if not isinstance(found, type):
+        return name
+    if issubclass(found, torch.nn.Module):
+        return f"{name}.forward"
+    raise RegistrationError(f"{name} is a class: name the method that is to be converted")
+
+
+def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    if len(kinds) >= 2 or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return signature
+    raise RegistrationError(
+        f"{function.__qualname__}{signature}: a converter takes the network and then the "
+        "operator's own parameters, and returns what it made: def relu(net, input). A converter of "
+        "torch2trt takes a ctx instead: its ctx.method_args become parameters, ctx.network is net, "
+        "and what it would put into ctx.method_return._trt is returned"
+    )
+
+
 def unregister(*names: str) -> None:
     """Forget the user's converters of these names; t2t's own take over again."""
-    for name in names:
+    for name in map(_method_of, names):
         if name not in _users:
             raise RegistrationError(f"{name}: no converter of yours is registered under this name")
         del _users[name]

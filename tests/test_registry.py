@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import linalg, nn
+from torch.linalg import det
 
 import t2t
 from t2t import registry
@@ -180,3 +181,77 @@ def _same(default: Any, value: str) -> bool:
 def test_functions_with_the_name_of_ours_are_called_through_every_alias() -> None:
     weight = torch.ones(3, 2, 1, 1)
     assert torch.equal(run(lambda x: torch.conv2d(x, weight)), F.conv2d(X, weight))
+
+
+class Bare(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(x) + 1
+
+
+@pytest.mark.parametrize("suffix", ["", ".forward"])
+def test_a_modules_class_means_its_forward(suffix: str) -> None:
+    @t2t.converter(f"{__name__}.Bare")
+    def convert_bare(net: Any, self: Bare, x: torch.Tensor) -> Any:
+        return net.add_activation(x, "RELU")
+
+    assert torch.equal(run(nn.Sequential(Bare())), X.relu())
+    assert f"{__name__}.Bare.forward" in t2t.supported_operators()
+    t2t.unregister(f"{__name__}.Bare{suffix}")
+    with pytest.raises(ConversionError, match="bessel_j0"):
+        run(Bare())
+
+
+def test_torchs_own_modules_are_named_by_their_class() -> None:
+    @t2t.converter("torch.nn.Softsign")
+    def convert_softsign(net: Any, self: nn.Softsign, input: torch.Tensor) -> Any:
+        return net.add_activation(input, "RELU")
+
+    assert torch.equal(run(nn.Sequential(nn.Softsign())), X.relu())
+
+
+def test_other_classes_are_refused() -> None:
+    with pytest.raises(RegistrationError, match="is a class: name the method"):
+        t2t.converter("collections.OrderedDict")(lambda net, x: x)
+
+
+@pytest.mark.parametrize("function", [lambda ctx: None, lambda: None])
+def test_what_cannot_be_a_converter_is_refused_at_once(function: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"takes the network and then.*def relu.*torch2trt"):
+        t2t.converter("torch.nn.functional.softsign")(function)
+    assert "torch.nn.functional.softsign" not in registry._users
+
+
+CALLS: dict[str, tuple[Any, str]] = {
+    "function": (lambda x: torch.linalg.det(x), "'torch.linalg.det')"),
+    "inner": (lambda x: torch.relu(torch.linalg.det(x + 1)), "'torch.linalg.det')"),
+    "alias": (lambda x: linalg.det(x), "'torch.linalg.det')"),
+    "captured": (lambda x: det(x), "'torch.linalg.det'), or leave it out, and call it by this"),
+    "method": (lambda x: x.det(), "'torch.Tensor.det')"),
+    "method of a result": (lambda x: (x + 1).det(), "'torch.Tensor.det')"),
+    "decomposed": (lambda x: torch.logdet(x), "'torch.logdet')"),
+    "functional": (lambda x: torch.special.bessel_j0(x), "'torch.special.bessel_j0')"),
+    "two lines": (
+        lambda x: torch.linalg.inv(
+            x,
+        ),
+        "'torch.linalg.inv')",
+    ),
+    "not torch's": (lambda x: shifted(x), "'torch.special.bessel_j0')"),
+    "a module's": (nn.Sequential(Bare()), "'torch.special.bessel_j0')"),
+}
+
+
+@pytest.mark.parametrize(("function", "advice"), CALLS.values(), ids=CALLS)
+def test_the_advice_names_what_the_model_called(function: Any, advice: str) -> None:
+    with pytest.raises(ConversionError) as caught:
+        run(function, torch.rand(3, 3))
+    assert f"@t2t.converter({advice}" in str(caught.value)
+
+
+def test_the_advice_can_be_followed() -> None:
+    @t2t.converter("torch.linalg.det")
+    def convert_det(net: Any, A: torch.Tensor) -> Any:
+        return net.reshape(A, ())
+
+    x = torch.rand(1, 1)
+    torch.testing.assert_close(run(lambda x: torch.linalg.det(x), x), torch.linalg.det(x))

@@ -9,11 +9,11 @@ import torch
 
 from t2t.building import build, create_builder
 from t2t.errors import EngineError, ShapeError
+from t2t.io import Signature, TensorSpec
 from t2t.module import ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
 from t2t.runtime import Engine, Execution
 from t2t.runtime.execution import ALIGNMENT, ready
-from t2t.signature import Signature, TensorSpec
 from t2t.verification import verify
 from tests.engines import Info, StandInEngine
 from tests.networks import RANGE, conv_relu, weights

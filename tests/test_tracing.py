@@ -436,5 +436,5 @@ def test_a_module_without_tensors_is_refused() -> None:
         to_network(lambda _x: 3, [X])
     with pytest.raises(ConversionError, match="no tensor"):
         to_network(torch.relu, [3])
-    with pytest.raises(ConversionError, match="not str"):
+    with pytest.raises(ConversionError, match="is a path"):
         to_network("resnet18.pth", [X])

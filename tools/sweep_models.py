@@ -31,10 +31,9 @@ from zoo.weights import vary
 import t2t
 from t2t.building import build
 from t2t.errors import BuildError, T2TError
+from t2t.io import flatten, map_tree, unflatten
 from t2t.precision import Policy
 from t2t.reference import capture
-from t2t.signature import flatten, unflatten
-from t2t.tracing.graph import map_tree
 from t2t.verification.metrics import measure
 
 MEMORY = 14 << 30

@@ -1,5 +1,12 @@
 """From a finished network to a plan."""
 
-from t2t.building.builder import Profile, Range, build, built_for, create_builder
+from t2t.building.builder import (
+    Profile,
+    Range,
+    build,
+    built_for,
+    check_capabilities,
+    create_builder,
+)
 
-__all__ = ["Profile", "Range", "build", "built_for", "create_builder"]
+__all__ = ["Profile", "Range", "build", "built_for", "check_capabilities", "create_builder"]

@@ -15,7 +15,7 @@ from t2t.backend import trt
 from t2t.building.progress import interruptible, monitor, shown
 from t2t.errors import BuildError
 
-__all__ = ["Profile", "Range", "build", "built_for", "create_builder"]
+__all__ = ["Profile", "Range", "build", "built_for", "check_capabilities", "create_builder"]
 
 Range = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Minimum, optimum and maximum: of a shape, or of the values of a shape input."""
@@ -150,21 +150,29 @@ def _set_options(config: Any, workspace: int | None, level: int | None, tf32: bo
             raise BuildError(f"optimization_level={level}: TensorRT knows the levels 0 to 5")
 
 
-def _set_capabilities(config: Any, names: Sequence[str]) -> None:
-    if not names:
-        return
-    if not backend.is_rtx():
+def check_capabilities(names: Sequence[str]) -> None:
+    """Raise BuildError unless the backend can be told to build for these GPUs."""
+    if names and not backend.is_rtx():
         raise BuildError(
             f"compute_capabilities={tuple(names)}: TensorRT builds for the GPU in use; only "
             "TensorRT-RTX can be told"
         )
-    config.num_compute_capabilities = len(names)
-    for index, name in enumerate(names):
-        member = getattr(trt.ComputeCapability, "SM" + name.replace(".", ""), None)
-        if member is None:
+    for name in names:
+        if _capability(name) is None:
             known = [item for item in dir(trt.ComputeCapability) if item.startswith("SM")]
             raise BuildError(f"compute_capabilities: {name!r} is unknown; {known} are known")
-        config.set_compute_capability(member, index)
+
+
+def _capability(name: str) -> Any:
+    return getattr(trt.ComputeCapability, "SM" + name.replace(".", ""), None)
+
+
+def _set_capabilities(config: Any, names: Sequence[str]) -> None:
+    check_capabilities(names)
+    if names:
+        config.num_compute_capabilities = len(names)
+        for index, name in enumerate(names):
+            config.set_compute_capability(_capability(name), index)
 
 
 def _add_profile(config: Any, profile: Any, network: Any, ranges: Profile, index: int) -> None:

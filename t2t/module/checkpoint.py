@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from t2t.errors import CheckpointError, EngineError
+from t2t.io import Signature
 from t2t.reference import Program
 from t2t.runtime import Engine
-from t2t.signature import Signature
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 

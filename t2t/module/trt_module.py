@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from t2t.errors import EngineError, ShapeError
+from t2t.io import Signature, TensorSpec
 from t2t.module.checkpoint import Converted, is_entry
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.plans import PlanData
-from t2t.signature import Signature, TensorSpec, unflatten
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule"]
 
@@ -88,11 +88,7 @@ class TRTModule(torch.nn.Module):
         converted = self._filled()
         tensors = converted.signature.bind(args, kwargs)
         converted.signature.check(tensors)
-        outputs = self._run(converted, tensors)
-        return unflatten(
-            converted.signature.output_structure,
-            [outputs[spec.name] for spec in converted.signature.outputs],
-        )
+        return converted.signature.result(self._run(converted, tensors))
 
     @property
     def signature(self) -> Signature:
@@ -169,14 +165,13 @@ class TRTModule(torch.nn.Module):
     def _run(
         self, converted: Converted, tensors: Sequence[torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        devices = {tensor.device for tensor in tensors}
-        if len(devices) > 1:
-            raise ShapeError(f"the inputs are on several devices: {sorted(map(str, devices))}")
-        device = devices.pop() if devices else torch.device("cpu")
-        named = {
-            spec.name: tensor
-            for spec, tensor in zip(converted.signature.inputs, tensors, strict=True)
-        }
+        device = tensors[0].device if tensors else torch.device("cpu")
+        named = {}
+        for spec, tensor in zip(converted.signature.inputs, tensors, strict=True):
+            if tensor.device != device:
+                both = sorted({str(device), str(tensor.device)})
+                raise ShapeError(f"the inputs are on several devices: {both}")
+            named[spec.name] = tensor
         if converted.engine is None:
             reason = "it was made without an engine"
         else:

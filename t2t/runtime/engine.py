@@ -45,6 +45,9 @@ class Engine:
         Raises:
             EngineError: it cannot run there; asked again, the same reason comes at once.
         """
+        loaded = self._loaded.get(device)
+        if isinstance(loaded, Execution):
+            return loaded
         if device.type != "cuda":
             raise EngineError(f"an engine runs on CUDA tensors, these are on {str(device)!r}")
         if device.index is None and torch.cuda.is_available():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,8 @@ from t2t.errors import EngineError, ShapeError
 from t2t.runtime.outputs import Output, make_output
 
 __all__ = ["Execution", "Port"]
+
+CPU = torch.device("cpu")
 
 ALIGNMENT = 256
 """Bytes; TensorRT reads device memory only from such addresses."""
@@ -41,10 +42,20 @@ class Port:
 
 
 class _Lane:
-    """One execution context with its outputs' allocators; used by one call at a time."""
+    """One execution context with its outputs' allocators; used by one call at a time.
+
+    Attributes:
+        context: the IExecutionContext.
+        inputs: input shapes of its last run; TensorRT keeps them, and what it inferred from them,
+            until others are set.
+        shapes: the outputs' shapes that belong to these.
+        outputs: memory of outputs whose shape only a run tells, by name.
+    """
 
     def __init__(self, context: Any) -> None:
         self.context = context
+        self.inputs: list[torch.Size] | None = None
+        self.shapes: list[tuple[int, ...]] = []
         self.outputs: dict[str, Output] = {}
 
 
@@ -72,6 +83,8 @@ class Execution:
         self.inputs = [port for port in ports if is_input[port.name]]
         self.outputs = [port for port in ports if not is_input[port.name]]
         self._profiles = [self._ranges(i) for i in range(engine.num_optimization_profiles)]
+        self._reads_host = any(port.on_host for port in self.inputs)
+        self._writes_host = any(port.on_host for port in self.outputs)
         self._idle: dict[int, list[_Lane]] = {}
         self._lock = threading.Lock()
         if device.type == "cuda":
@@ -91,26 +104,35 @@ class Execution:
             ShapeError: an input is missing or not what the engine takes.
             EngineError: TensorRT fails; its own words are in the message.
         """
-        on_gpu = self._device.type == "cuda"
-        with torch.cuda.device(self._device) if on_gpu else nullcontext():
-            stream = torch.cuda.current_stream(self._device) if on_gpu else None
-            handle = stream.cuda_stream if stream is not None else 0
-            given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
-            profile = self._choose_profile(given)
-            with backend.use(self._backend), self._lane(handle) as lane:
-                self._bind(lane, given, profile, handle)
-                outputs = [self._output(lane, port) for port in self.outputs]
-                if not lane.context.execute_async_v3(handle):
-                    raise EngineError(f"the engine failed: {backend.error_text()}")
-                results = {
-                    port.name: output.take()
-                    for port, output in zip(self.outputs, outputs, strict=True)
-                }
-            if stream is not None:
-                # The caller may drop the inputs while the stream still reads them.
-                for tensor in given:
-                    if tensor.is_cuda:
-                        tensor.record_stream(stream)
+        if self._device.type != "cuda":
+            return self._run(inputs, None)
+        with torch.cuda.device(self._device):
+            return self._run(inputs, torch.cuda.current_stream(self._device))
+
+    def _run(
+        self, inputs: Mapping[str, torch.Tensor], stream: torch.cuda.Stream | None
+    ) -> dict[str, torch.Tensor]:
+        handle = 0 if stream is None else stream.cuda_stream
+        given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
+        lane = self._take_lane(handle)
+        backend.forget_errors()
+        self._bind(lane, given, handle)
+        outputs = [
+            self._output(lane, port, shape)
+            for port, shape in zip(self.outputs, lane.shapes, strict=True)
+        ]
+        if not lane.context.execute_async_v3(handle):
+            raise EngineError(f"the engine failed: {backend.error_text()}")
+        results = {
+            port.name: output.take() for port, output in zip(self.outputs, outputs, strict=True)
+        }
+        # Only after success: a context that failed may be in any state.
+        self._give_back(lane, handle)
+        if stream is not None:
+            # The caller may drop the inputs while the stream still reads them.
+            for tensor in given:
+                if tensor.is_cuda:
+                    tensor.record_stream(stream)
         return self._move_home(results, stream)
 
     def _port(self, index: int) -> Port:
@@ -137,22 +159,24 @@ class Execution:
     def _prepare(self, port: Port, tensor: torch.Tensor | None) -> torch.Tensor:
         if tensor is None:
             raise ShapeError(f"input {port.name!r} is missing")
-        home = torch.device("cpu") if port.on_host else self._device
+        home = CPU if port.on_host else self._device
         if tensor.device not in (home, self._device):
             raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self._device}")
         if tensor.dtype != port.dtype:
             raise ShapeError(
                 f"input {port.name!r} is {tensor.dtype}, the engine takes {port.dtype}"
             )
-        wrong_size = any(
-            wanted not in (-1, size) for wanted, size in zip(port.shape, tensor.shape, strict=False)
-        )
-        if tensor.dim() != len(port.shape) or wrong_size:
+        shape = tensor.shape
+        if shape != port.shape and (
+            len(shape) != len(port.shape)
+            or any(wanted not in (-1, size) for wanted, size in zip(port.shape, shape, strict=True))
+        ):
             raise ShapeError(
-                f"input {port.name!r} has the shape {tuple(tensor.shape)}, "
-                f"the engine takes {port.shape}"
+                f"input {port.name!r} has the shape {tuple(shape)}, the engine takes {port.shape}"
             )
-        return ready(tensor.detach().to(home))
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        return ready(tensor if tensor.device == home else tensor.to(home))
 
     def _choose_profile(self, given: Sequence[torch.Tensor]) -> int:
         shapes = {
@@ -171,16 +195,10 @@ class Execution:
             f"{self._profiles}"
         )
 
-    @contextmanager
-    def _lane(self, stream: int) -> Iterator[_Lane]:
+    def _take_lane(self, stream: int) -> _Lane:
         with self._lock:
             idle = self._idle.setdefault(stream, [])
-            lane = idle.pop() if idle else self._new_lane()
-        backend.forget_errors()
-        yield lane
-        # Only after success: a context that failed may be in any state.
-        with self._lock:
-            idle.append(lane)
+            return idle.pop() if idle else self._new_lane()
 
     def _new_lane(self) -> _Lane:
         backend.forget_errors()
@@ -189,44 +207,58 @@ class Execution:
             raise EngineError(f"no execution context: {backend.error_text()}")
         return _Lane(context)
 
-    def _bind(self, lane: _Lane, given: Sequence[torch.Tensor], profile: int, stream: int) -> None:
+    def _give_back(self, lane: _Lane, stream: int) -> None:
+        with self._lock:
+            self._idle[stream].append(lane)
+
+    def _bind(self, lane: _Lane, given: Sequence[torch.Tensor], stream: int) -> None:
         context = lane.context
-        if context.active_optimization_profile != profile:
-            _check(context.set_optimization_profile_async(profile, stream), f"profile {profile}")
-        for port, tensor in zip(self.inputs, given, strict=True):
-            if not port.on_host:
-                shape = tuple(tensor.shape)
-                _check(context.set_input_shape(port.name, shape), f"{port.name!r} as {shape}")
+        shapes = [tensor.shape for tensor in given]
+        known = shapes == lane.inputs and not self._reads_host
+        if not known:
+            try:
+                profile = self._choose_profile(given)
+            except ShapeError:
+                self._give_back(lane, stream)
+                raise
+            if context.active_optimization_profile != profile:
+                _check(context.set_optimization_profile_async(profile, stream), "profile", profile)
+        for port, tensor, shape in zip(self.inputs, given, shapes, strict=True):
+            if not (known or port.on_host):
+                _check(context.set_input_shape(port.name, tuple(shape)), port.name, tuple(shape))
             # Also an empty tensor needs an address, and torch gives it none.
             address = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
-            _check(context.set_tensor_address(port.name, address), f"{port.name!r}'s address")
+            _check(context.set_tensor_address(port.name, address), port.name, "address")
+        if not known:
+            self._infer(lane)
+            lane.inputs = shapes
+
+    def _infer(self, lane: _Lane) -> None:
         try:
-            missing = context.infer_shapes()
+            missing = lane.context.infer_shapes()
         except RuntimeError as error:
             raise EngineError(f"no output shapes: {error}; {backend.error_text()}") from error
         if missing:
             raise EngineError(f"not enough is known of {missing}: {backend.error_text()}")
+        lane.shapes = [tuple(lane.context.get_tensor_shape(port.name)) for port in self.outputs]
 
-    def _output(self, lane: _Lane, port: Port) -> Output:
-        context = lane.context
-        shape = tuple(context.get_tensor_shape(port.name))
-        device = torch.device("cpu") if port.on_host else self._device
-        output = make_output(shape, port.dtype, device, lane.outputs.get(port.name))
+    def _output(self, lane: _Lane, port: Port, shape: tuple[int, ...]) -> Output:
+        device = CPU if port.on_host else self._device
+        previous = lane.outputs.get(port.name)
+        output = make_output(shape, port.dtype, device, previous, self._backend)
         if output.allocator is None:
-            _check(
-                context.set_tensor_address(port.name, output.address), f"{port.name!r}'s address"
-            )
-        elif lane.outputs.get(port.name) is not output:
+            _check(lane.context.set_tensor_address(port.name, output.address), port.name, "address")
+        elif previous is not output:
             lane.outputs[port.name] = output
             _check(
-                context.set_output_allocator(port.name, output.allocator), f"{port.name!r}'s memory"
+                lane.context.set_output_allocator(port.name, output.allocator), port.name, "memory"
             )
         return output
 
     def _move_home(
         self, results: dict[str, torch.Tensor], stream: torch.cuda.Stream | None
     ) -> dict[str, torch.Tensor]:
-        if all(tensor.device == self._device for tensor in results.values()):
+        if not self._writes_host:
             return results
         if stream is not None:
             stream.synchronize()
@@ -243,6 +275,6 @@ def ready(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _check(done: bool, what: str) -> None:
+def _check(done: bool, name: str, what: object) -> None:
     if not done:
-        raise EngineError(f"TensorRT refuses {what}: {backend.error_text()}")
+        raise EngineError(f"TensorRT refuses {name} {what}: {backend.error_text()}")

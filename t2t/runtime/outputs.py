@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from t2t import backend
 from t2t.backend import trt
 from t2t.errors import EngineError
 
@@ -26,7 +27,11 @@ class Output(Protocol):
 
 
 def make_output(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, previous: Output | None
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    previous: Output | None,
+    engine_backend: str,
 ) -> Output:
     """Prepare memory for an output.
 
@@ -35,24 +40,26 @@ def make_output(
         dtype: the output's dtype.
         device: where the memory must be.
         previous: what served the output in the context's last run.
+        engine_backend: the backend that runs the engine.
     """
-    if min(shape, default=0) >= 0:
+    if -1 not in shape:
         return _Sized(shape, dtype, device)
     if isinstance(previous, _Growing):
         previous.forget()
         return previous
-    return _Growing(dtype, device)
+    with backend.use(engine_backend):
+        return _Growing(dtype, device)
 
 
 class _Sized:
     allocator = None
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        # One element at least: TensorRT wants an address for an empty output too.
-        elements = math.prod(shape)
-        memory = torch.empty(max(elements, 1), dtype=dtype, device=device)
-        self.address = memory.data_ptr()
-        self._tensor = memory[:elements].view(shape)
+        self._tensor = torch.empty(shape, dtype=dtype, device=device)
+        self.address = self._tensor.data_ptr()
+        if not self.address:  # TensorRT wants an address for an empty output too
+            self._tensor = torch.empty(1, dtype=dtype, device=device)[:0].view(shape)
+            self.address = self._tensor.untyped_storage().data_ptr()
 
     def take(self) -> torch.Tensor:
         return self._tensor

@@ -14,9 +14,8 @@ import torch
 
 from t2t.errors import UnsupportedOperatorError
 from t2t.examples import random_like
+from t2t.io import Structure, flatten, map_tree
 from t2t.isolation import Change, preserved
-from t2t.structure import Structure, flatten
-from t2t.tracing.graph import map_tree
 
 __all__ = ["check_constants", "check_state"]
 
@@ -115,7 +114,7 @@ def _copied(x: Any) -> Any:
 def _others(inputs: Inputs) -> Inputs:
     generator = torch.Generator().manual_seed(1)
     return map_tree(  # type: ignore[no-any-return]
-        lambda x: random_like(x, generator) if isinstance(x, torch.Tensor) else x, inputs
+        lambda x: random_like(generator, x) if isinstance(x, torch.Tensor) else x, inputs
     )
 
 

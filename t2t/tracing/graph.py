@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from t2t.io import tree as walker
 from t2t.isolation import Change
 from t2t.registry import Converter
 
@@ -122,26 +123,13 @@ class Graph:
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to the leaves of nested tuples, lists and dicts of arguments."""
-    if isinstance(tree, torch.Size):
-        return tuple(function(item) for item in tree)
-    if isinstance(tree, tuple):
-        items = [map_tree(function, item) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
-    if isinstance(tree, list):
-        return [map_tree(function, item) for item in tree]
-    if isinstance(tree, dict):
-        return {key: map_tree(function, item) for key, item in tree.items()}
-    return function(tree)
+    """Apply a function to the leaves of arguments, in which a `Value` is one leaf."""
+    return walker.map_tree(function, tree, _LEAVES)
 
 
 def tree_leaves(tree: Any) -> Iterator[Any]:
-    """Give the leaves of nested tuples, lists and dicts of arguments."""
-    if isinstance(tree, tuple | list):
-        for item in tree:
-            yield from tree_leaves(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tree_leaves(item)
-    else:
-        yield tree
+    """Iterate over the leaves of arguments, in which a `Value` is one leaf."""
+    return walker.tree_leaves(tree, _LEAVES)
+
+
+_LEAVES = (torch.Tensor, Value)

@@ -22,6 +22,7 @@ from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
+from t2t.tracing.locations import called_function
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
@@ -214,9 +215,13 @@ class Tracer(Mutations):
         return self._register(call, operator, output, traced, [])
 
     def _no_converter(self, operator: OpOverload, info: OperatorInfo) -> str:
+        """Say under which name a converter would take this call."""
         if operator.namespace == "quantized" or info.name.startswith("aten::quantize_"):
             return QUANTIZED
-        return NO_CONVERTER.format(name=self._origin(info.name))
+        name = self._origin(info.name)
+        called, by_name = called_function(self._boundary, name) or (name, True)
+        note = "" if by_name else ", and call it by this name"
+        return NO_CONVERTER.format(name=called) + note
 
     def _call_strided(self, operator: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Record a view of memory as a view of elements."""

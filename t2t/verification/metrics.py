@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from t2t.signature import flatten, leaf_paths
+from t2t.io import flatten, leaf_paths
 from t2t.verification.report import OutputReport
 
 __all__ = ["measure"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from t2t.errors import T2TError, VerificationError
 from t2t.examples import random_like
+from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
-from t2t.signature import flatten, unflatten
 from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
 
@@ -22,7 +23,7 @@ _RTOL = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 5e-2}
 def verify(
     module: Callable[..., Any],
     module_trt: Callable[..., Any],
-    inputs: Sequence[Any] | torch.Tensor,
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     *,
     random_inputs: int = 1,
@@ -39,8 +40,9 @@ def verify(
     Args:
         module: the original.
         module_trt: the converted one.
-        inputs: positional arguments, or one tensor.
-        kwargs: keyword arguments.
+        inputs: positional arguments in a list or tuple, keyword arguments in a mapping, or one
+            tensor.
+        kwargs: more keyword arguments.
         random_inputs: how many random inputs to try besides the given ones.
         rtol: largest allowed norm of a difference over the norm of the original's output; None
             takes 1e-4 for fp32, 2e-2 for fp16 and 5e-2 for bf16, by the converted module's
@@ -51,18 +53,17 @@ def verify(
     Raises:
         VerificationError: if asked for; the message is the report.
     """
-    given = ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs), dict(kwargs or {}))
-    leaves, structure = flatten(given, name="inputs")
+    given = arguments(inputs, kwargs)
     generator = torch.Generator().manual_seed(seed)
     default = _RTOL.get(getattr(module_trt, "precision", "fp32"), _RTOL["fp32"])
     worst: dict[str, OutputReport] = {}
     problem = ""
     for run in range(1 + random_inputs):
-        values = leaves if run == 0 else [random_like(leaf, generator) for leaf in leaves]
+        call = given if run == 0 else _on_tensors(functools.partial(random_like, generator), given)
         with preserved(module):
-            expected = _call(module, structure, values)
+            expected = _call(module, call)
         try:
-            got = _call(module_trt, structure, values)
+            got = _call(module_trt, call)
         except T2TError as error:
             problem = f"the converted module fails: {type(error).__name__}: {error}"
             break
@@ -77,7 +78,11 @@ def verify(
     return report
 
 
-def _call(module: Callable[..., Any], structure: Any, leaves: Sequence[torch.Tensor]) -> Any:
-    args, kwargs = unflatten(structure, [leaf.detach().clone() for leaf in leaves])
+def _on_tensors(function: Callable[[torch.Tensor], torch.Tensor], call: Any) -> Any:
+    return map_tree(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, call)
+
+
+def _call(module: Callable[..., Any], call: Any) -> Any:
+    args, kwargs = _on_tensors(lambda leaf: leaf.detach().clone(), call)
     with torch.no_grad():
         return module(*args, **kwargs)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from t2t.errors import CheckpointError, ShapeError
-from t2t.structure import Structure, check_structure, flatten, leaf_paths, match, unflatten
+from t2t.io.tree import VALUES, Structure, check_structure, collect, same_value, unflatten
 
-__all__ = [
-    "FORMAT",
-    "Shape",
-    "Signature",
-    "Structure",
-    "TensorSpec",
-    "flatten",
-    "leaf_paths",
-    "match",
-    "unflatten",
-]
+__all__ = ["FORMAT", "Shape", "Signature", "TensorSpec"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON form; a reader refuses newer ones."""
 
 Shape = tuple[int, ...]
@@ -75,7 +67,7 @@ class TensorSpec:
         return f"{self.name}: {_dtype_name(self.dtype)} {self.shape_text()}"
 
     def shape_text(self) -> str:
-        """Give the shape with its ranges: "(1..16, 3, 224, 224)"; "?" is any size."""
+        """Return the shape with its ranges: "(1..16, 3, 224, 224)"; "?" is any size."""
         sizes = [self._size_text(dim) for dim in range(len(self.shape))]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
@@ -89,16 +81,18 @@ class TensorSpec:
     def check(self, tensor: torch.Tensor) -> None:
         """Raise ShapeError unless the tensor has this dtype and a shape within the range."""
         shape = tensor.shape
-        if tensor.dtype == self.dtype and len(shape) == len(self.shape):
+        if tensor.dtype != self.dtype:
+            advice = f"give it as .to({self.dtype})"
+        elif len(shape) != len(self.shape):
+            advice = f"it must have {len(self.shape)} dimensions"
+        else:
+            if shape == self.shape:
+                return
             wrong = [dim for dim, size in enumerate(shape) if not self._allows(dim, size)]
             if not wrong:
                 return
             advice = f"dimension {wrong[0]} must be {self._size_text(wrong[0])}"
             advice += "; convert the module again with a wider range for another size"
-        elif tensor.dtype != self.dtype:
-            advice = f"give it as .to({self.dtype})"
-        else:
-            advice = f"it must have {len(self.shape)} dimensions"
         raise ShapeError(
             f"input {self.name!r} is {_dtype_name(tensor.dtype)} {tuple(shape)}, but "
             f"{_dtype_name(self.dtype)} {self.shape_text()} was declared: {advice}"
@@ -124,6 +118,10 @@ class Signature:
         tied: groups of (input index, dimension) whose sizes must be equal at run time.
         parameters: names of the module's positional parameters, so that an argument can be given
             by position or by name, whichever way the example came.
+        defaults: plain default values of the module's parameters, so that an argument that has
+            its default value can be given or left out, whichever way the example was.
+        classes: the containers' classes by their names in the output structure, for those that
+            cannot be looked up by name; a checkpoint does not hold them.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -132,6 +130,8 @@ class Signature:
     output_structure: Structure
     tied: tuple[tuple[tuple[int, int], ...], ...] = ()
     parameters: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    classes: Mapping[str, type] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for specs in (self.inputs, self.outputs):
@@ -156,28 +156,75 @@ class Signature:
             parameters=tuple(spec.name for spec in inputs),
         )
 
+    @cached_property
+    def _only_tensors(self) -> int:
+        """Number of inputs where the call is nothing but positional tensors in order, else -1."""
+        positional, keyword = self.input_structure["items"]
+        places = [item.get("index") for item in positional["items"]]
+        return -1 if keyword["keys"] or places != [*range(len(self.inputs))] else len(places)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """Give the tensors of a call in the order of the inputs, unchecked but for the structure.
+        """Return the tensors of a call in the order of the inputs, their shapes unchecked.
 
         Raises:
-            ShapeError: arguments are missing, extra, of another structure, or another constant.
+            ShapeError: arguments are missing, unknown, of another structure, or another constant.
         """
+        if not kwargs and len(args) == self._only_tensors:
+            for tensor in args:
+                if not isinstance(tensor, torch.Tensor):
+                    break
+            else:
+                return list(args)
+        return self._bind(args, kwargs)
+
+    @cached_property
+    def _arguments(self) -> dict[str, Structure]:
+        """The structure of each argument, by the parameter's name."""
         positional, keyword = self.input_structure["items"]
-        args, kwargs = list(args), dict(kwargs)
-        known = self.parameters
-        wanted = len(positional["items"])
-        while len(args) < min(wanted, len(known)) and known[len(args)] in kwargs:
-            args.append(kwargs.pop(known[len(args)]))
-        while wanted < len(args) <= len(known):
-            name = known[len(args) - 1]
-            if name not in keyword["keys"] or name in kwargs:
-                break
-            kwargs[name] = args.pop()
-        if len(args) != wanted:
-            raise ShapeError(f"expected {wanted} positional arguments, got {len(args)}")
-        if set(kwargs) != set(keyword["keys"]):
-            raise ShapeError(f"expected keyword arguments {keyword['keys']}, got {list(kwargs)}")
-        return match(self.input_structure, (args, kwargs), "inputs")
+        wanted = {self._name(place): item for place, item in enumerate(positional["items"])}
+        return {**wanted, **dict(zip(keyword["keys"], keyword["items"], strict=True))}
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        wanted = self._arguments
+        given = {self._name(place): value for place, value in enumerate(args)}
+        for name, value in kwargs.items():
+            if name in given:
+                raise ShapeError(f"argument {name!r} is given by position and by name")
+            given[name] = value
+        leaves: dict[int, torch.Tensor] = {}
+        for name, item in wanted.items():
+            if name in given:
+                collect(item, given[name], name, leaves)
+            elif not (item["kind"] == "value" and self._is_default(name, item["value"])):
+                was = f" (it was {item['value']!r} at conversion)" if "value" in item else ""
+                raise ShapeError(f"argument {name!r} is missing{was}; {self._call_text}")
+        for name, value in given.items():
+            if name not in wanted and not self._is_default(name, value):
+                raise ShapeError(self._unwanted(name))
+        return [leaves[index] for index in range(len(leaves))]
+
+    def _name(self, place: int) -> str:
+        return self.parameters[place] if place < len(self.parameters) else f"inputs[{place}]"
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        return name in self.defaults and same_value(self.defaults[name], value)
+
+    def _unwanted(self, name: str) -> str:
+        if name in self.parameters or name in self.defaults:
+            default = f" (default {self.defaults[name]!r})" if name in self.defaults else ""
+            return (
+                f"argument {name!r}{default} was left out when the module was converted: convert "
+                f"again with it, or leave it out; {self._call_text}"
+            )
+        near = difflib.get_close_matches(
+            name, [*self._arguments, *self.parameters, *self.defaults], 1
+        )
+        hint = f", did you mean {near[0]!r}?" if near else ";"
+        return f"unknown argument {name!r}{hint} {self._call_text}"
+
+    @property
+    def _call_text(self) -> str:
+        return f"the converted module takes ({', '.join(self._arguments)})"
 
     def check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Check the dtypes, shapes, ranges and tied sizes of the inputs, in order.
@@ -200,8 +247,15 @@ class Signature:
                         f"{self.inputs[first[0]].name!r}, which is {size}"
                     )
 
+    def result(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Return what the module returns, made of the network's outputs by name."""
+        leaves = [tensors[spec.name] for spec in self.outputs]
+        if self.output_structure["kind"] == "tensor":
+            return leaves[0]
+        return unflatten(self.output_structure, leaves, self.classes)
+
     def to_data(self) -> dict[str, Any]:
-        """Give plain data that JSON can hold."""
+        """Return plain data that JSON can hold."""
         return {
             "format": FORMAT,
             "inputs": [_spec_data(spec) for spec in self.inputs],
@@ -210,6 +264,7 @@ class Signature:
             "output_structure": self.output_structure,
             "tied": self.tied,
             "parameters": self.parameters,
+            "defaults": dict(self.defaults),
         }
 
     @classmethod
@@ -237,12 +292,13 @@ class Signature:
                 check_structure(data["output_structure"], len(outputs)),
                 tuple(tuple((int(i), int(d)) for i, d in group) for group in data["tied"]),
                 tuple(str(parameter) for parameter in data["parameters"]),
+                _plain_values(data.get("defaults", {})),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointError(f"the signature is damaged: {error!r}") from error
 
     def to_json(self) -> str:
-        """Give the signature as JSON."""
+        """Return the signature as JSON."""
         return json.dumps(self.to_data())
 
     @classmethod
@@ -252,6 +308,12 @@ class Signature:
             return cls.from_data(json.loads(text))
         except (TypeError, json.JSONDecodeError) as error:
             raise CheckpointError(f"the signature is no JSON: {error}") from error
+
+
+def _plain_values(data: Any) -> dict[str, Any]:
+    if not all(type(key) is str and type(value) in VALUES for key, value in data.items()):
+        raise TypeError("defaults that are no plain values")
+    return dict(data)
 
 
 def _leaves(count: int) -> list[Structure]:

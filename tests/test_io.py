@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from t2t.errors import CheckpointError, ConversionError, ShapeError
-from t2t.signature import Signature, TensorSpec, flatten, leaf_paths, match, unflatten
+from t2t.io import Signature, TensorSpec, flatten, leaf_paths, match, unflatten
 
 A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
 
@@ -230,11 +230,12 @@ def test_arguments_bind_by_position_and_by_name():
 @pytest.mark.parametrize(
     ("args", "kwargs", "words"),
     [
-        ((), {"mask": B}, "1 positional arguments, got 0"),
-        ((A, B, C), {}, "1 positional arguments, got 3"),
-        ((A,), {}, r"keyword arguments \['mask'\], got \[\]"),
-        ((A,), {"mask": B, "z": C}, "'z'"),
-        ((A, B), {"mask": B}, "got 2"),
+        ((), {"mask": B}, r"'x' is missing; the converted module takes \(x, mask\)"),
+        ((A, B, C), {}, r"unknown argument 'inputs\[2\]'.* takes \(x, mask\)"),
+        ((A,), {}, "'mask' is missing"),
+        ((A,), {"mask": B, "z": C}, r"unknown argument 'z'; .* \(x, mask\)"),
+        ((A,), {"mask": B, "masc": C}, "unknown argument 'masc', did you mean 'mask'"),
+        ((A, B), {"mask": B}, "'mask' is given by position and by name"),
     ],
 )
 def test_wrong_arguments_are_named(args, kwargs, words):
