@@ -159,5 +159,5 @@ def test_more_dimensions_than_tensorrt_has(case: OpCase) -> None:
 
 
 def test_input_of_nine_dimensions() -> None:
-    with pytest.raises(UnsupportedArgumentError, match="input 'x': a tensor of 9 dimensions"):
+    with pytest.raises(UnsupportedArgumentError, match="is a tensor of 9 dimensions"):
         to_network(lambda x: x.sum(-1), [torch.ones(NINE)])

@@ -1,6 +1,7 @@
 """Inputs and outputs of all structures arrive at the model, and come out, as what they are."""
 
 import dataclasses
+import queue
 import warnings
 from collections import OrderedDict, UserDict, defaultdict, deque
 from typing import NamedTuple
@@ -129,10 +130,11 @@ STRUCTURES = {
 class Model(nn.Module):
     def __init__(self, read, give):
         super().__init__()
-        self.read, self.give, self.seen = read, give, []
+        # A queue: a list would be put back to what it held before the conversion.
+        self.read, self.give, self.seen = read, give, queue.SimpleQueue()
 
     def forward(self, batch):
-        self.seen.append(type(batch))
+        self.seen.put(type(batch))
         return self.give(self.read(batch).relu() + 1)
 
 
@@ -152,7 +154,7 @@ def test_structures_arrive_and_come_out_as_what_they_are(name):
     make, read, give = STRUCTURES[name]
     model = Model(read, give).eval()
     converted = t2t.convert(model, [make(images(0))])
-    assert issubclass(model.seen[0], type(make(images(0))))
+    assert issubclass(model.seen.get(), type(make(images(0))))
     loaded = t2t.TRTModule()
     loaded.load_state_dict(converted.state_dict())
     for seed in (1, 2):
@@ -189,8 +191,8 @@ class Holder:
         (Frozen(images(0), Holder()), r"inputs\['batch'\]\['more'\]: a"),
         (images(0).double(), r"inputs\['batch'\] is float64.*\.float\(\)"),
         ([images(0), (images(0).double(),)], r"inputs\['batch'\]\[1\]\[0\] is float64"),
-        (images(0) * 1j, r"inputs\['batch'\] is complex64"),
-        (images(0).to_sparse(), r"inputs\['batch'\] is sparse_coo"),
+        (images(0) * 1j, r"inputs\['batch'\] is complex"),
+        (images(0).to_sparse(), r"inputs\['batch'\] is a sparse \(sparse_coo"),
     ],
 )
 def test_what_cannot_go_in_is_named(value, place):

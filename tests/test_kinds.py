@@ -67,7 +67,9 @@ NAMES = {"jagged": "nested"}
      "Tagged", "float64", "int16"],
 )  # fmt: skip
 def test_input(kind: str) -> None:
-    with pytest.raises(UnsupportedArgumentError, match=f"input 'some': .*{NAMES.get(kind, kind)}"):
+    with pytest.raises(
+        UnsupportedArgumentError, match=rf"inputs\['some'\] is .*{NAMES.get(kind, kind)}"
+    ):
         to_network(lambda some: some + 1, [make(kind)])
 
 
