@@ -4,7 +4,7 @@
 
     model_trt = t2t.convert(model, [x], fp16=True)
     y = model_trt(x)
-    torch.save(model_trt.state_dict(), "model_trt.pth")
+    model_trt.save("model_trt.pth")
 
 Importing t2t needs no TensorRT; converting does.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from t2t import backend, errors
 from t2t.conversion import convert
 from t2t.lowering import missing_operators, to_network
-from t2t.module import ReferenceExecutionWarning, TRTModule
+from t2t.module import ReferenceExecutionWarning, TRTModule, load
 from t2t.reference import compare_layers
 from t2t.registry import converter, supported_operators, unregister
 from t2t.verification import verify
@@ -27,6 +27,7 @@ __all__ = [
     "convert",
     "converter",
     "errors",
+    "load",
     "missing_operators",
     "supported_operators",
     "to_network",

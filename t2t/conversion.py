@@ -142,6 +142,7 @@ def convert(
             program,
             precision="fp16" if fp16 else "bf16" if bf16 else "fp32",
             compute_capabilities=built_for(compute_capabilities),
+            original=module,
         )
 
 

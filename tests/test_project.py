@@ -16,6 +16,7 @@ ORDER = (
     "errors",
     "backend",
     "dtypes",
+    "files",
     "options",
     "io",
     "shapes",
