@@ -47,7 +47,7 @@ class Place:
     order: tuple[int, ...]
 
     def read(self, memory: Tensor) -> Tensor:
-        """Return the weight, flat as layers have it; it shares the memory where it can.
+        """Return the weight, flat or in the layer's shape; it shares the memory where it can.
 
         Raises:
             ValueError: the memory is too short.
@@ -61,7 +61,7 @@ class Place:
         flat = (part if aligned else part.clone()).view(self.dtype)
         if list(self.order) == sorted(self.order):
             return flat
-        return flat.view(self.shape).permute(self.order).reshape(-1)
+        return flat.view(self.shape).permute(self.order)
 
 
 def logical_shape(layer: Layer, name: str, weight: Tensor) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ class _Layout:
     """One way in which a weight may be stored, and a word of it that tells it from others."""
 
     def __init__(self, weight: Tensor, shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
-        self._stored = weight.view(shape).permute(stored)
+        self._stored = weight.reshape(shape).permute(stored)
         self.shape = tuple(self._stored.shape)
         self.order = tuple(int(place) for place in np.argsort(stored))
         words = _as_bytes(_beginning(self._stored, _SMALLEST)).view(np.uint64)

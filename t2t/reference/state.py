@@ -73,7 +73,7 @@ def to_state(
         "places": {i: _place_row(place) for i, place in enumerate(places) if place is not None},
     }
     entries: dict[str, Tensor | str] = {
-        f"weights.{i}": tensor
+        f"weights.{i}": tensor.reshape(-1)
         for i, ((tensor, _), place) in enumerate(zip(weights, places, strict=True))
         if place is None
     }
