@@ -15,9 +15,8 @@ from t2t import backend, errors
 from t2t.conversion import convert
 from t2t.lowering import missing_operators, to_network
 from t2t.module import ReferenceExecutionWarning, TRTModule, load
-from t2t.reference import compare_layers
 from t2t.registry import converter, supported_operators, unregister
-from t2t.verification import verify
+from t2t.verification import compare_layers, verify
 
 __all__ = [
     "ReferenceExecutionWarning",

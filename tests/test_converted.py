@@ -177,7 +177,7 @@ def on_engine(monkeypatch, converted):
 
 def test_where_it_ran_is_said(converted):
     module = copy.deepcopy(converted)
-    module._last_run = None
+    module.last_run = None
     assert module.ran_on is None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -188,7 +188,7 @@ def test_where_it_ran_is_said(converted):
     assert ran.device == "cpu"
     assert ran.backend == "tensorrt_rtx"
     assert "CUDA tensors" in ran.reason
-    assert str(ran).startswith("reference executor (PyTorch) on cpu, the network of tensorrt_rtx 1")
+    assert str(ran).startswith("reference executor (PyTorch) on cpu, network of tensorrt_rtx 1")
     assert "no engine ran: an engine runs on CUDA tensors" in str(ran)
     assert "last run: reference executor" in repr(module)
     assert ran.to_dict()["executor"] == "reference executor"
@@ -208,7 +208,7 @@ def test_an_engine_that_ran_is_said(converted):
 def test_running_in_pytorch_can_be_forbidden(converted, monkeypatch):
     module = copy.deepcopy(converted)
     module.require_engine = True
-    with pytest.raises(EngineError, match="engine does not run: .* forbidden by require_engine"):
+    with pytest.raises(EngineError, match=r"engine does not run: .* forbidden by require_engine"):
         module(X)
     module.require_engine = False
     for value in ("1", "true", "yes"):

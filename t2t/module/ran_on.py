@@ -58,11 +58,17 @@ class RanOn:
         """Return plain data."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        """Describe it in one line."""
+    @property
+    def place(self) -> str:
+        """Executor, backend and device in a few words."""
         device = f"{self.device} ({self.device_name})" if self.device_name else self.device
         made = f"{self.backend} {self.backend_version}".strip()
         if self.is_engine:
             return f"engine of {made or 'TensorRT'} on {device}"
-        of = f", the network of {made}" if made else ""
-        return f"reference executor (PyTorch) on {device}{of}; no engine ran: {self.reason}"
+        return f"reference executor (PyTorch) on {device}" + (
+            f", network of {made}" if made else ""
+        )
+
+    def __str__(self) -> str:
+        """The place, and why it was not the engine."""
+        return f"{self.place}; no engine ran: {self.reason}" if self.reason else self.place

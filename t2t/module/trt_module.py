@@ -65,6 +65,7 @@ class TRTModule(torch.nn.Module):
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
             PyTorch.
+        last_run: device of the last call, and why it was not the engine; see `ran_on`.
 
     Raises:
         ValueError: a plan comes without a signature.
@@ -86,7 +87,7 @@ class TRTModule(torch.nn.Module):
         super().__init__()
         self._converted = None
         self._warned = False
-        self._last_run: tuple[torch.device, str] | None = None
+        self.last_run: tuple[torch.device, str] | None = None
         self.require_engine = False
         self._empty_parameter = torch.nn.Parameter(torch.empty(0), requires_grad=False)
         if plan is None and program is None:
@@ -202,7 +203,7 @@ class TRTModule(torch.nn.Module):
     @property
     def ran_on(self) -> RanOn | None:
         """Where the last call ran: in the engine, or in PyTorch and why; None before any call."""
-        return self._last_run and RanOn.of(*self._last_run, self.details)
+        return self.last_run and RanOn.of(*self.last_run, self.details)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -255,14 +256,14 @@ class TRTModule(torch.nn.Module):
             lines.append(
                 f"program: {len(program.layers)} layers, run in PyTorch without the engine"
             )
-        if self._last_run is not None:
+        if self.last_run is not None:
             lines.append(f"last run: {self.ran_on}")
         return "\n".join(lines)
 
     def _fill(self, converted: Converted) -> None:
         self._converted = converted
         self._warned = False
-        self._last_run = None
+        self.last_run = None
         dtype = getattr(torch, converted.details.get("parameter_dtype") or "float32")
         empty = torch.empty(0, dtype=dtype, device=self._empty_parameter.device)
         self._empty_parameter = torch.nn.Parameter(empty, requires_grad=False)
@@ -292,10 +293,10 @@ class TRTModule(torch.nn.Module):
                 reason = str(error)
             else:
                 # nn.Module's own setattr would take a microsecond.
-                self.__dict__["_last_run"] = (device, "")
+                self.__dict__["last_run"] = (device, "")
                 return execution.run(named)
         self._may_run_in_pytorch(converted, reason)
-        self._last_run = (device, reason)
+        self.last_run = (device, reason)
         assert converted.program is not None
         return converted.program.run(named)
 
