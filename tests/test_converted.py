@@ -394,3 +394,23 @@ def test_printed(converted):
     assert "program: " in lines[5]
     assert max(map(len, lines[:6])) <= 110
     assert "converted from" not in repr(t2t.TRTModule(program=converted.program))
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "options", "precision"),
+    [
+        (nn.Linear(3, 3), torch.float32, {}, "fp32"),
+        (nn.Linear(3, 3), torch.float32, {"fp16": True}, "fp16"),
+        (nn.Linear(3, 3), torch.float32, {"bf16": True}, "bf16"),
+        (nn.Linear(3, 3), torch.half, {}, "fp16"),
+        (nn.Linear(3, 3), torch.bfloat16, {}, "bf16"),
+        (lambda x: (x.float() + 1).half(), torch.half, {}, "fp32"),
+        (lambda x: (x.half() * 3).float(), torch.float32, {}, "fp16"),
+        (torch.abs, torch.int32, {}, "fp32"),
+    ],
+)
+def test_the_precision_is_what_is_computed_in(model, dtype, options, precision):
+    model = copy.deepcopy(model).to(dtype) if isinstance(model, nn.Module) else model
+    converted = t2t.convert(model, [X.to(dtype)], **options)
+    assert converted.precision == precision
+    assert f"MB, {precision}, " in repr(converted)

@@ -13,7 +13,6 @@ needed to load it. Everything is checked before anything of it is used.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import zlib
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
 from t2t.reference import Program
 from t2t.runtime import Engine
+from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
@@ -83,7 +83,7 @@ class Converted:
         metadata = json.dumps(
             {
                 "format": FORMAT,
-                "writer": f"t2t {_version()}",
+                "writer": f"t2t {__version__}",
                 "signature": self.signature.to_data(),
                 "entries": {name: _summary(value) for name, value in entries.items()},
                 "program": self.program is not None,
@@ -138,7 +138,7 @@ def _read_metadata(entries: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
     if newer:
         raise CheckpointError(
-            f"the checkpoint has format {found}, written by {writer}; this is t2t {_version()}, "
+            f"the checkpoint has format {found}, written by {writer}; this is t2t {__version__}, "
             f"which reads formats up to {FORMAT}: update t2t"
         )
     if found > 1 and entries.get("checksum") != _text_checksum(text):
@@ -228,10 +228,3 @@ def _check_program(program: Program, signature: Signature) -> None:
         want = {spec.name: (spec.dtype, spec.shape) for spec in specs}
         if have != want:
             raise CheckpointError(f"the program has {have}, but the signature {want}")
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("t2t")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return "(not installed)"
