@@ -388,8 +388,8 @@ def test_printed(converted):
     lines = repr(converted).splitlines()
     assert lines[0] == "TRTModule("
     assert "converted from: Backbone" in lines[1]
-    assert lines[2].strip() == "input x: float32 (2, 3)"
-    assert lines[3].strip() == "output output: float32 (2, 5)"
+    assert lines[2].strip() == "takes x: float32 (2, 3)"
+    assert lines[3].strip() == "returns output: float32 (2, 5)"
     assert "MB, fp32, tensorrt_rtx" in lines[4]
     assert "program: " in lines[5]
     assert max(map(len, lines[:6])) <= 110

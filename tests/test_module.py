@@ -428,8 +428,8 @@ def test_save_engine(module, parts, tmp_path):
 def test_repr(module):
     text = repr(module)
     for line in (
-        "input x: float32 (1..4, 3, 8, 8)",
-        "output y: float32 (?, 4, 6, 6)",
+        "takes x: float32 (1..4, 3, 8, 8)",
+        "returns y: float32 (?, 4, 6, 6)",
         f"MB, fp16, tensorrt_rtx {backend.version()}, for compute capability 8.0, 8.9",
         "program: 2 layers",
     ):

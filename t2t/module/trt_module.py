@@ -245,7 +245,7 @@ class TRTModule(torch.nn.Module):
         details = self.details
         original = details.get("original")
         lines = [f"converted from: {original}"] if original else []
-        for what, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for what, specs in (("takes", signature.inputs), ("returns", signature.outputs)):
             lines += [f"{what} {spec}" for spec in specs]
         if engine is not None:
             gpus = ", ".join(details.get("compute_capabilities", ()))

@@ -62,7 +62,7 @@ class LayerError:
         return self.max_rel_error <= self.allowed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerReport:
     """The errors of all layers that could be compared, in the order in which they ran.
 
@@ -143,6 +143,8 @@ class LayerReport:
     def __str__(self) -> str:
         """The first layer out of tolerance, and the ten worst as a table."""
         return "\n".join([*self._head(), *text_table(self._rows()), *self._unmatched_text()])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         marked = [place for place, entry in enumerate(self.worst(), 1) if not entry.ok]

@@ -42,7 +42,7 @@ class OutputReport:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What `verify` found; prints as a table and is true if all is well.
 
@@ -145,6 +145,8 @@ class Report:
     def __str__(self) -> str:
         rows = self._rows()
         return "\n".join([*self._head(), *(text_table(rows) if rows else [])])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         marked = [place for place, output in enumerate(self.outputs, 1) if not output.ok]
