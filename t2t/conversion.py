@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from t2t.precision import Policy
 from t2t.reference import capture
 
 __all__ = ["convert"]
+
+_log = logging.getLogger(__name__)
 
 
 def convert(
@@ -107,6 +111,7 @@ def convert(
     check_options({name: given[name] for name in _OPTIONS})
     with use(backend):
         check_capabilities(compute_capabilities)
+        started = time.perf_counter()
         conversion = to_network(
             module,
             inputs,
@@ -123,6 +128,8 @@ def convert(
         )
         profile = conversion.profile()
         network = conversion.network
+        traced = time.perf_counter()
+        _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
         plan = build(
             network.raw,
             builder=conversion.builder,
@@ -135,13 +142,15 @@ def convert(
             configure=configure,
             progress=progress,
         )
+        _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - traced)
         program = capture(network.raw, network.weights) if keep_program else None
         return TRTModule(
             plan,
             conversion.signature,
             program,
-            precision="fp16" if fp16 else "bf16" if bf16 else "fp32",
+            precision=_computed_in(network.raw),
             compute_capabilities=built_for(compute_capabilities),
+            original=module,
         )
 
 
@@ -150,6 +159,20 @@ _OPTIONS = tuple(
     for name, parameter in inspect.signature(convert).parameters.items()
     if parameter.kind == inspect.Parameter.KEYWORD_ONLY
 )
+
+
+# Layers that move or convert values; what type these have says nothing of the arithmetic.
+_MOVING = ("CAST", "CONSTANT", "IDENTITY", "SHUFFLE")
+
+
+def _computed_in(network: Any) -> str:
+    """Name the lowest type that a layer computes in, which a half model's own may be."""
+    found: set[str] = set()
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type.name not in _MOVING:
+            found.update(layer.get_output(i).dtype.name for i in range(layer.num_outputs))
+    return "fp16" if "HALF" in found else "bf16" if "BF16" in found else "fp32"
 
 
 def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from t2t import backend
 from t2t.building import create_builder
@@ -30,6 +31,7 @@ from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
 from t2t.precision import Policy
+from t2t.shapes import expression
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
@@ -109,7 +111,7 @@ def to_network(
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
-        TensorSpec(name, value.tensor.dtype, _plain(value.tensor))
+        _output_spec(name, value.tensor, graph.ranges)
         for name, value in zip(wanted, values, strict=True)
     )
     signature = Signature(
@@ -297,6 +299,22 @@ def _input_spec(
             best[dim] = min(max(best[dim], least), most)
     dynamic = tuple(-1 if a != b else a for a, b in zip(shape.min, shape.max, strict=True))
     return TensorSpec(name, value.tensor.dtype, dynamic, tuple(low), tuple(best), tuple(high))
+
+
+def _output_spec(name: str, x: torch.Tensor, ranges: Mapping[Any, tuple[int, int]]) -> TensorSpec:
+    """Describe an output; its ranges, which hold every size that it can have, are for readers."""
+    known = {symbol: ValueRanges(*span) for symbol, span in ranges.items()}
+    low, high = [], []
+    for size in x.shape:
+        span = bound_sympy(expression(size), known)
+        if not (span.lower.is_finite and span.upper.is_finite):
+            return TensorSpec(name, x.dtype, _plain(x))
+        low.append(max(int(span.lower), 0))
+        high.append(int(span.upper))
+    shape = tuple(a if a == b else -1 for a, b in zip(low, high, strict=True))
+    if -1 not in shape or shape != _plain(x):
+        return TensorSpec(name, x.dtype, _plain(x))
+    return TensorSpec(name, x.dtype, shape, tuple(low), None, tuple(high))
 
 
 def _plain(x: torch.Tensor) -> tuple[int, ...]:

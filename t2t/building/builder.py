@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from t2t import backend
 from t2t.backend import trt
 from t2t.building.progress import interruptible, monitor, shown
 from t2t.errors import BuildError
+from t2t.files import written_whole
 
 __all__ = ["Profile", "Range", "build", "built_for", "check_capabilities", "create_builder"]
 
@@ -256,7 +256,6 @@ def _read_timings(config: Any, path: Path) -> None:
 
 
 def _write_timings(config: Any, path: Path) -> None:
-    # Whole or not at all: another process may be reading it.
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    # Another process may be reading it.
+    with written_whole(path) as file:
         file.write(bytes(config.get_timing_cache().serialize()))
-    Path(file.name).replace(path)

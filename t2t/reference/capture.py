@@ -61,9 +61,9 @@ def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Prog
     outputs = [_info(network.get_output(index)) for index in range(network.num_outputs)]
     found = [_Found(layer, kind, version) for layer, kind in raw]
     needed = _needed(found, [info.name for info in outputs])
-    layers = [entry.layer(given) for entry in found if entry.name in needed]
-    # TensorRT logs an error for each unset attribute that was asked for; none of them matters.
-    backend.forget_errors()
+    # TensorRT logs an error for each unset attribute that is asked for; none of them matters.
+    with backend.muted():
+        layers = [entry.layer(given) for entry in found if entry.name in needed]
     return Program(inputs, outputs, layers, version, owner=network)
 
 

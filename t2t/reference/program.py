@@ -98,22 +98,28 @@ class Program:
                 )
             return self._executors[device]
 
-    def to_state(self) -> dict[str, Tensor | str]:
-        """Give the program as one JSON string and tensors, without copying a weight.
+    def to_state(self, memory: Tensor | None = None) -> dict[str, Tensor | str]:
+        """Return the program as one JSON string and tensors, without copying a weight.
 
         The entries are "program" and "weights.<i>"; torch.load reads them back with
         ``weights_only=True``.
+
+        Args:
+            memory: bytes that are kept beside the entries, such as a plan's; weights that stand
+                there have no entry, and `from_state` needs the same bytes.
         """
-        return state.to_state(self.inputs, self.outputs, self.layers, self.version)
+        return state.to_state(self.inputs, self.outputs, self.layers, self.version, memory)
 
     @classmethod
-    def from_state(cls, entries: Mapping[str, Tensor | str]) -> Program:
-        """Make a program of what `to_state` gave.
+    def from_state(
+        cls, entries: Mapping[str, Tensor | str], memory: Tensor | None = None
+    ) -> Program:
+        """Make a program of what `to_state` returned; its weights share the entries' memory.
 
         Raises:
             CheckpointError: the entries are damaged or of a newer format.
         """
-        return cls(*state.from_state(entries))
+        return cls(*state.from_state(entries, memory))
 
     def save(self, path: str | Path) -> None:
         """Write the program to a file of about the weights' size."""

@@ -14,6 +14,7 @@ from t2t import backend
 from t2t.backend import trt
 from t2t.dtypes import from_trt
 from t2t.errors import EngineError, ShapeError
+from t2t.io import TensorSpec
 from t2t.runtime.outputs import Output, make_output
 
 __all__ = ["Execution", "Port"]
@@ -22,6 +23,10 @@ CPU = torch.device("cpu")
 
 ALIGNMENT = 256
 """Bytes; TensorRT reads device memory only from such addresses."""
+
+
+Shape = tuple[int, ...]
+Range = tuple[Shape, Shape, Shape]
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ class Execution:
         host = self._engine.get_tensor_location(name) == trt.TensorLocation.HOST
         return Port(name, dtype, tuple(self._engine.get_tensor_shape(name)), host)
 
-    def _ranges(self, profile: int) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _ranges(self, profile: int) -> dict[str, Range]:
         ranges = {}
         for port in self.inputs:
             if port.on_host:  # its values are what the profile limits
@@ -153,8 +158,23 @@ class Execution:
             else:
                 values = self._engine.get_tensor_profile_shape(port.name, profile)
             if values:
-                ranges[port.name] = (tuple(values[0]), tuple(values[2]))
+                low, best, high = (tuple(part) for part in values)
+                ranges[port.name] = (low, best, high)
         return ranges
+
+    def specs(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """Return the inputs, with the ranges that all profiles cover together, and the outputs."""
+        inputs = []
+        for port in self.inputs:
+            found = [ranges[port.name] for ranges in self._profiles if port.name in ranges]
+            if port.on_host or -1 not in port.shape or not found:
+                inputs.append(TensorSpec(port.name, port.dtype, port.shape))
+                continue
+            lows, bests, highs = zip(*found, strict=True)
+            low = tuple(min(sizes) for sizes in zip(*lows, strict=True))
+            high = tuple(max(sizes) for sizes in zip(*highs, strict=True))
+            inputs.append(TensorSpec(port.name, port.dtype, port.shape, low, bests[0], high))
+        return inputs, [TensorSpec(port.name, port.dtype, port.shape) for port in self.outputs]
 
     def _prepare(self, port: Port, tensor: torch.Tensor | None) -> torch.Tensor:
         if tensor is None:
@@ -186,12 +206,12 @@ class Execution:
         for index, ranges in enumerate(self._profiles):
             if all(
                 low <= size <= high
-                for name, (lows, highs) in ranges.items()
+                for name, (lows, _, highs) in ranges.items()
                 for low, size, high in zip(lows, shapes[name], highs, strict=False)
             ):
                 return index
         raise ShapeError(
-            f"no profile of the engine takes {shapes}; its profiles take (min, max): "
+            f"no profile of the engine takes {shapes}; its profiles take (min, opt, max): "
             f"{self._profiles}"
         )
 
