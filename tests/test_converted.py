@@ -414,3 +414,25 @@ def test_the_precision_is_what_is_computed_in(model, dtype, options, precision):
     converted = t2t.convert(model, [X.to(dtype)], **options)
     assert converted.precision == precision
     assert f"MB, {precision}, " in repr(converted)
+
+
+class Loud(dict):
+    """A class whose making would be noticed."""
+
+    made = 0
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        type(self).made += 1
+
+
+def test_loading_makes_no_objects_of_other_classes():
+    model = Backbone().eval()
+    model.loud = Loud(a=1)
+    state = t2t.convert(model, [X]).state_dict()
+    Loud.made = 0
+    module = t2t.TRTModule()
+    module.load_state_dict(state)
+    assert Loud.made == 0
+    assert module.loud == {"a": 1}
+    assert type(module.loud) is Loud

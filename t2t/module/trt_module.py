@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
 from t2t.io import Signature, TensorSpec
-from t2t.module.attributes import attributes_of, parameter_dtype
+from t2t.module.attributes import Stored, attributes_of, parameter_dtype
 from t2t.module.checkpoint import Converted, is_entry
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.reference import Program
@@ -321,7 +321,8 @@ class TRTModule(torch.nn.Module):
         # Called only for what is not found otherwise.
         converted = self.__dict__.get("_converted")
         if converted is not None and name in converted.attributes:
-            return converted.attributes[name]
+            value = converted.attributes[name]
+            return value.value() if isinstance(value, Stored) else value
         return super().__getattr__(name)
 
     def __dir__(self) -> list[str]:
