@@ -428,7 +428,7 @@ class Loud(dict):
 
 def test_loading_makes_no_objects_of_other_classes():
     model = Backbone().eval()
-    model.loud = Loud(a=1)
+    model.loud = Loud({"a": 1})
     state = t2t.convert(model, [X]).state_dict()
     Loud.made = 0
     module = t2t.TRTModule()
