@@ -151,6 +151,13 @@ def test_the_device_follows_to(converted):
     assert converted.device.type == "cpu"
 
 
+def test_the_device_is_the_originals():
+    module = t2t.TRTModule(
+        program=t2t.convert(nn.ReLU(), [X]).program, original=nn.Linear(2, 2, device="meta")
+    )
+    assert module.device.type == next(module.parameters()).device.type == "meta"
+
+
 def test_training_code_finds_nothing_to_train(converted):
     module = copy.deepcopy(converted).requires_grad_()
     assert sum(p.numel() for p in module.parameters()) == 0

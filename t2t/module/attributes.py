@@ -11,7 +11,7 @@ import torch
 from t2t.errors import ConversionError
 from t2t.io import Structure, check_structure, classes_of, flatten, leaf_paths, unflatten
 
-__all__ = ["Stored", "attribute_data", "attributes_of", "parameter_dtype", "read_attributes"]
+__all__ = ["Stored", "attribute_data", "attributes_of", "first_parameter", "read_attributes"]
 
 # Larger ones are data, not settings: vocabularies, caches.
 _LARGEST = 1000
@@ -65,11 +65,9 @@ def read_attributes(data: Mapping[str, Structure]) -> dict[str, Any]:
     return {str(name): Stored(check_structure(structure, 0)) for name, structure in data.items()}
 
 
-def parameter_dtype(module: Any) -> torch.dtype | None:
-    """Return the dtype of a module's first parameter, which people take for the module's."""
-    parameters = module.parameters() if isinstance(module, torch.nn.Module) else iter(())
-    first = next(parameters, None)
-    return None if first is None else first.dtype
+def first_parameter(module: Any) -> torch.Tensor | None:
+    """Return a module's first parameter, whose dtype and device people take for the module's."""
+    return next(module.parameters(), None) if isinstance(module, torch.nn.Module) else None
 
 
 def _plain(value: Any) -> Structure | None:
