@@ -151,6 +151,13 @@ def test_the_device_follows_to(converted):
     assert converted.device.type == "cpu"
 
 
+def test_the_device_is_the_originals():
+    module = t2t.TRTModule(
+        program=t2t.convert(nn.ReLU(), [X]).program, original=nn.Linear(2, 2, device="meta")
+    )
+    assert module.device.type == next(module.parameters()).device.type == "meta"
+
+
 def test_training_code_finds_nothing_to_train(converted):
     module = copy.deepcopy(converted).requires_grad_()
     assert sum(p.numel() for p in module.parameters()) == 0
@@ -414,3 +421,25 @@ def test_the_precision_is_what_is_computed_in(model, dtype, options, precision):
     converted = t2t.convert(model, [X.to(dtype)], **options)
     assert converted.precision == precision
     assert f"MB, {precision}, " in repr(converted)
+
+
+class Loud(dict):
+    """A class whose making would be noticed."""
+
+    made = 0
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        type(self).made += 1
+
+
+def test_loading_makes_no_objects_of_other_classes():
+    model = Backbone().eval()
+    model.loud = Loud({"a": 1})
+    state = t2t.convert(model, [X]).state_dict()
+    Loud.made = 0
+    module = t2t.TRTModule()
+    module.load_state_dict(state)
+    assert Loud.made == 0
+    assert module.loud == {"a": 1}
+    assert type(module.loud) is Loud

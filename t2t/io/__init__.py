@@ -5,6 +5,7 @@ from t2t.io.declared import DynamicDimension, InputShape, declared_shapes
 from t2t.io.signature import Shape, Signature, TensorSpec
 from t2t.io.tree import (
     Structure,
+    check_structure,
     classes_of,
     flatten,
     leaf_paths,
@@ -23,6 +24,7 @@ __all__ = [
     "Structure",
     "TensorSpec",
     "arguments",
+    "check_structure",
     "classes_of",
     "declared_shapes",
     "flatten",

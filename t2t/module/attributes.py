@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from t2t.errors import ConversionError
-from t2t.io import Structure, classes_of, flatten, leaf_paths, unflatten
+from t2t.io import Structure, check_structure, classes_of, flatten, leaf_paths, unflatten
 
-__all__ = ["attribute_data", "attributes_of", "parameter_dtype", "read_attributes"]
+__all__ = ["Stored", "attribute_data", "attributes_of", "first_parameter", "read_attributes"]
 
 # Larger ones are data, not settings: vocabularies, caches.
 _LARGEST = 1000
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An attribute as a checkpoint has it: its class is looked up when it is asked for."""
+
+    structure: Structure
+
+    def value(self) -> Any:
+        """Return the attribute."""
+        return unflatten(self.structure, ())
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
@@ -37,20 +49,25 @@ def attributes_of(module: Any) -> dict[str, Any]:
 
 def attribute_data(attributes: Mapping[str, Any]) -> dict[str, Structure]:
     """Return what a checkpoint keeps of the attributes: the plain data."""
-    plain = {name: _plain(value) for name, value in attributes.items()}
+    plain = {
+        name: value.structure if isinstance(value, Stored) else _plain(value)
+        for name, value in attributes.items()
+    }
     return {name: structure for name, structure in plain.items() if structure is not None}
 
 
 def read_attributes(data: Mapping[str, Structure]) -> dict[str, Any]:
-    """Read what `attribute_data` returned."""
-    return {name: unflatten(structure, ()) for name, structure in data.items()}
+    """Read what `attribute_data` returned.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    return {str(name): Stored(check_structure(structure, 0)) for name, structure in data.items()}
 
 
-def parameter_dtype(module: Any) -> torch.dtype | None:
-    """Return the dtype of a module's first parameter, which people take for the module's."""
-    parameters = module.parameters() if isinstance(module, torch.nn.Module) else iter(())
-    first = next(parameters, None)
-    return None if first is None else first.dtype
+def first_parameter(module: Any) -> torch.Tensor | None:
+    """Return a module's first parameter, whose dtype and device people take for the module's."""
+    return next(module.parameters(), None) if isinstance(module, torch.nn.Module) else None
 
 
 def _plain(value: Any) -> Structure | None:

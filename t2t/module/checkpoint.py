@@ -38,7 +38,7 @@ FORMAT = 2
 
 _PROGRAM = "program."
 _CONVERT_AGAIN = "convert the module again, or load a checkpoint of a t2t.TRTModule"
-_PIECE = 1 << 22  # bytes
+_PIECE = 1 << 20  # bytes
 
 Entry = torch.Tensor | str
 

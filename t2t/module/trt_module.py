@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
 from t2t.io import Signature, TensorSpec
-from t2t.module.attributes import attributes_of, parameter_dtype
+from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.checkpoint import Converted, is_entry
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.reference import Program
@@ -50,7 +50,7 @@ class TRTModule(torch.nn.Module):
 
     It answers for the original's settings: attributes that are plain data (``out_channels``) or
     configs are those of the original. Its one parameter has no elements and is not saved:
-    ``next(module.parameters())`` has the original's dtype, and a device that follows ``.to()``.
+    ``next(module.parameters())`` has the original's dtype and device, and follows ``.to(device)``.
     The types that the network computes in do not change any more, so ``.half()`` changes nothing.
 
     Args:
@@ -103,17 +103,19 @@ class TRTModule(torch.nn.Module):
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
         engine = None if plan is None else Engine(plan)
         origin = engine.origin if engine else None
-        dtype = parameter_dtype(original) or _first_float(signature)
+        parameter = first_parameter(original)
+        dtype = _first_float(signature) if parameter is None else parameter.dtype
         details = {
             "precision": precision,
             "compute_capabilities": list(compute_capabilities),
             "backend": origin.backend if origin else None,
             "backend_version": origin.version if origin else None,
-            "parameter_dtype": str(dtype).removeprefix("torch."),
+            "parameter_dtype": _dtype_name(dtype),
             "original": None if original is None else _class_name(original),
         }
         own = None if program is None else _with_own_weights(program)
-        self._fill(Converted(signature, engine, own, details, attributes_of(original)))
+        device = None if parameter is None else parameter.device
+        self._fill(Converted(signature, engine, own, details, attributes_of(original)), device)
 
     @classmethod
     def from_engine(
@@ -145,7 +147,7 @@ class TRTModule(torch.nn.Module):
         execution = loaded.engine.load(torch.device(device or "cuda"))
         signature = Signature.flat(*execution.specs())
         details = {**loaded.details, "parameter_dtype": _dtype_name(_first_float(signature))}
-        module._fill(Converted(signature, loaded.engine, None, details, {}))
+        module._fill(Converted(signature, loaded.engine, None, details, {}), execution.device)
         return module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -260,12 +262,12 @@ class TRTModule(torch.nn.Module):
             lines.append(f"last run: {self.ran_on}")
         return "\n".join(lines)
 
-    def _fill(self, converted: Converted) -> None:
+    def _fill(self, converted: Converted, device: torch.device | None = None) -> None:
         self._converted = converted
         self._warned = False
         self.last_run = None
         dtype = getattr(torch, converted.details.get("parameter_dtype") or "float32")
-        empty = torch.empty(0, dtype=dtype, device=self._empty_parameter.device)
+        empty = torch.empty(0, dtype=dtype, device=device or self._empty_parameter.device)
         self._empty_parameter = torch.nn.Parameter(empty, requires_grad=False)
 
     def _filled(self) -> Converted:
@@ -321,7 +323,8 @@ class TRTModule(torch.nn.Module):
         # Called only for what is not found otherwise.
         converted = self.__dict__.get("_converted")
         if converted is not None and name in converted.attributes:
-            return converted.attributes[name]
+            value = converted.attributes[name]
+            return value.value() if isinstance(value, Stored) else value
         return super().__getattr__(name)
 
     def __dir__(self) -> list[str]:

@@ -75,11 +75,16 @@ class Execution:
     Args:
         engine: the ICudaEngine.
         device: where it is loaded.
+
+    Attributes:
+        device: where it is loaded.
+        inputs: the engine's inputs, in order.
+        outputs: its outputs, in order.
     """
 
     def __init__(self, engine: Any, device: torch.device) -> None:
         self._engine = engine
-        self._device = device
+        self.device = device
         self._backend = backend.name()
         ports = [self._port(i) for i in range(engine.num_io_tensors)]
         is_input = {
@@ -109,10 +114,10 @@ class Execution:
             ShapeError: an input is missing or not what the engine takes.
             EngineError: TensorRT fails; its own words are in the message.
         """
-        if self._device.type != "cuda":
+        if self.device.type != "cuda":
             return self._run(inputs, None)
-        with torch.cuda.device(self._device):
-            return self._run(inputs, torch.cuda.current_stream(self._device))
+        with torch.cuda.device(self.device):
+            return self._run(inputs, torch.cuda.current_stream(self.device))
 
     def _run(
         self, inputs: Mapping[str, torch.Tensor], stream: torch.cuda.Stream | None
@@ -179,9 +184,9 @@ class Execution:
     def _prepare(self, port: Port, tensor: torch.Tensor | None) -> torch.Tensor:
         if tensor is None:
             raise ShapeError(f"input {port.name!r} is missing")
-        home = CPU if port.on_host else self._device
-        if tensor.device not in (home, self._device):
-            raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self._device}")
+        home = CPU if port.on_host else self.device
+        if tensor.device not in (home, self.device):
+            raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self.device}")
         if tensor.dtype != port.dtype:
             raise ShapeError(
                 f"input {port.name!r} is {tensor.dtype}, the engine takes {port.dtype}"
@@ -263,7 +268,7 @@ class Execution:
         lane.shapes = [tuple(lane.context.get_tensor_shape(port.name)) for port in self.outputs]
 
     def _output(self, lane: _Lane, port: Port, shape: tuple[int, ...]) -> Output:
-        device = CPU if port.on_host else self._device
+        device = CPU if port.on_host else self.device
         previous = lane.outputs.get(port.name)
         output = make_output(shape, port.dtype, device, previous, self._backend)
         if output.allocator is None:
@@ -282,7 +287,7 @@ class Execution:
             return results
         if stream is not None:
             stream.synchronize()
-        return {name: tensor.to(self._device) for name, tensor in results.items()}
+        return {name: tensor.to(self.device) for name, tensor in results.items()}
 
 
 def ready(tensor: torch.Tensor) -> torch.Tensor:
