@@ -14,6 +14,7 @@ from t2t.network import Network, Operation
 from t2t.shapes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
+from t2t.tracing.operands import asked_cast, is_square, kind_of, numbers, operands
 
 __all__ = ["describe", "emit", "gaps"]
 
@@ -31,7 +32,7 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
     _begin(graph, net, names)
-    calls = join_chains(graph.used_calls(outputs), outputs)
+    calls = join_chains(graph.used_calls(outputs), outputs, net.policy.low is not None)
     read = _read(calls, outputs)
     for call in calls:
         emit_call(call, net, read)
@@ -84,17 +85,22 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
         raise located(call.problem, call) from call.problem
     assert call.converter is not None
     count = sum(isinstance(x, torch.Tensor) for x in tree_leaves(call.output))
+    args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
+    precision = call.converter.precision_of(call.output, args, kwargs)
+    cast = call.cast or asked_cast(call, precision)
     operation = Operation(
         name=call.short_name,
         scope=call.scope,
         line=str(call.location or ""),
         output=call.output,
-        inputs=[net.current_dtype(value.tensor) for value in call.inputs()],
+        operands=operands(call, net),
+        numbers=numbers(call),
+        cast=cast,
+        like=None if cast is None or cast.like is None else kind_of(cast.like, net),
         unused=frozenset(place for place in range(count) if (id(call), place) not in read),
     )
-    args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
-        with net.operation(operation, call.converter.precision):
+        with net.operation(operation, "sensitive" if is_square(call) else precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except T2TError as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from t2t.precision import Cast, Kind
 from t2t.registry import Converter
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
@@ -39,12 +40,14 @@ class Value:
         call: the call that made it; None for inputs and constants.
         index: which of the call's outputs it is.
         version: for a constant, torch's count of writes to it when it was read.
+        kind: what a constant counts as under ``fp16=True``.
     """
 
     tensor: torch.Tensor
     call: Call | None = None
     index: int = 0
     version: int = 0
+    kind: Kind = Kind.FLOAT
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +62,7 @@ class Call:
         scope: path of the module that made the call.
         location: the user's line, where one is known.
         origin: the operator that the model called, where this is a part of its decomposition.
+        cast: what the model says of precision where it makes the call.
         output: the fake tensors that it gives, nested as torch gives them.
         problem: why the call cannot be converted; raised only where a result is used.
     """
@@ -70,6 +74,7 @@ class Call:
     scope: str
     location: Location | None
     origin: str = ""
+    cast: Cast | None = None
     output: Any = None
     problem: Exception | None = None
 

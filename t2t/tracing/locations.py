@@ -11,7 +11,7 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["raised_location", "user_location"]
+__all__ = ["is_hidden", "raised_location", "user_location"]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
@@ -19,7 +19,8 @@ _HIDDEN = tuple(
 
 
 @functools.cache
-def _is_hidden(code: CodeType) -> bool:
+def is_hidden(code: CodeType) -> bool:
+    """Say whether code is torch's or t2t's, or nobody's: it has no line of the user's."""
     file = code.co_filename
     return file.startswith((*_HIDDEN, "<frozen", "<string>", "<@")) or "/contextlib.py" in file
 
@@ -34,7 +35,7 @@ def user_location(boundary: CodeType) -> Location | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not boundary:
         code = frame.f_code
-        if not _is_hidden(code):
+        if not is_hidden(code):
             return Location(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
     return None
@@ -51,7 +52,7 @@ def raised_location(error: BaseException, boundary: CodeType) -> Location | None
     step: TracebackType | None = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        if inside and not _is_hidden(code):
+        if inside and not is_hidden(code):
             found = Location(code.co_filename, step.tb_lineno, code.co_qualname)
         inside = inside or code is boundary
         step = step.tb_next

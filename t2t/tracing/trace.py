@@ -17,6 +17,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from t2t import registry
 from t2t.errors import T2TError, UnsupportedOperatorError
 from t2t.shapes import Range
+from t2t.tracing.casts import patch_casts
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.locations import raised_location
@@ -212,6 +213,7 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
     patch(
         stack, torch.backends.mha, "get_fastpath_enabled", functools.partial(_no_fastpath, tracer)
     )
+    patch_casts(stack, tracer)
     for name in ("numpy", "__array__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
 
