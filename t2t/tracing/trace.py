@@ -21,6 +21,7 @@ from t2t.tracing.casts import patch_casts
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.locations import raised_location
+from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer
@@ -210,9 +211,7 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         else {}
     )
     patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer, paths))
-    patch(
-        stack, torch.backends.mha, "get_fastpath_enabled", functools.partial(_no_fastpath, tracer)
-    )
+    patch_encoder(stack, tracer)
     patch_casts(stack, tracer)
     for name in ("numpy", "__array__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
@@ -238,16 +237,6 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
             tracer.scopes.pop()
 
     return __call__
-
-
-def _no_fastpath(tracer: Tracer, original: Any) -> Any:
-    """The fused attention of nn.MultiheadAttention has no converter; its parts have."""
-
-    @functools.wraps(original)
-    def get_fastpath_enabled() -> bool:
-        return False if tracer.is_active() else original()
-
-    return get_fastpath_enabled
 
 
 def _refuse_numpy(tracer: Tracer, original: Any) -> Any:
