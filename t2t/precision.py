@@ -147,6 +147,8 @@ class Policy:
             factors = {operand.kind for operand in operands}
             stays = factors <= {Kind.CAST, Kind.FLOAT} and Kind.CAST in factors
             kind = Kind.CAST if stays else Kind.HALF
+        elif precision == "small" and kind is Kind.WIDE:
+            kind = Kind.HALF
         elif kind in (Kind.WEIGHT, Kind.HALF):
             delicate = precision == "sensitive" or any(map(self._is_tiny, numbers))
             kind = Kind.WIDE if delicate else Kind.HALF

@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -29,10 +29,11 @@ __all__ = [
     "unregister",
 ]
 
-Precision = Literal["follow", "compute", "sensitive"]
+Precision = Literal["follow", "compute", "small", "sensitive"]
 """How an operator behaves under ``fp16=True``: "compute" ones (matrix products, convolutions) run
 in half precision, "sensitive" ones (softmax, norms, exp) in float32, and "follow" ones in what
-torch promotes their operands to: half and float32 to float32."""
+torch promotes their operands to: half and float32 to float32. "small" are products that gain
+nothing by half precision: they run in it, unless an operand is float32."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -96,9 +97,9 @@ def converter(
         raise RegistrationError(
             'converter() takes the names of operators: @converter("torch.nn.functional.relu")'
         )
-    if not callable(precision) and precision not in ("follow", "compute", "sensitive"):
+    if not callable(precision) and precision not in get_args(Precision):
         raise RegistrationError(
-            f"precision={precision!r}: supported: 'follow', 'compute', 'sensitive'"
+            f"precision={precision!r}: supported: {', '.join(map(repr, get_args(Precision)))}"
         )
 
     def register(function: _F) -> _F:

@@ -84,6 +84,9 @@ LOW, F32 = {torch.float32: torch.float16}, {}
         ("compute", [WIDE, WIDE], LOW, HALF),
         ("compute", [CAST, CAST], F32, CAST),
         ("compute", [CAST, FLOAT], F32, CAST),
+        ("small", [WIDE, WEIGHT], LOW, HALF),
+        ("small", [WIDE, FLOAT], F32, FLOAT),
+        ("small", [CAST, WEIGHT], F32, CAST),
         ("follow", [], F32, FLOAT),
         ("follow", [WEIGHT], LOW, HALF),
         ("follow", [HALF, WEIGHT], LOW, HALF),
@@ -777,14 +780,31 @@ def test_frozen_batch_norm_is_half() -> None:
     assert sum(layer.kind == "CAST" for layer in program.layers) == 2
 
 
-def test_small_products_follow_their_inputs() -> None:
-    def function(points: Tensor, matrix: Tensor) -> Tensor:
-        return points @ matrix.mT
+SMALL: dict[str, tuple[Callable[..., Tensor], Sequence[tuple[int, ...]]]] = {
+    "points": (lambda x, m: x @ m.mT, [(100, 3), (3, 3)]),
+    "cameras": (lambda x, m: torch.bmm(x, m), [(2, 100, 4), (2, 4, 4)]),
+    "linear": (lambda x, m: F.linear(x, m), [(100, 16), (3, 16)]),
+    "outer": (lambda x, m: torch.outer(x, m), [(100,), (32,)]),
+    "outer-einsum": (lambda x, m: torch.einsum("i,j->ij", x, m), [(100,), (32,)]),
+    "weights": (lambda x, m: x.softmax(-1) @ (m * 0 + 1).cumsum(0), [(8, 100), (100, 2)]),
+    "mean": (lambda x, m: x.softmax(-1) @ (m * 0 + 1).cumsum(0), [(8, 100), (100,)]),
+}
 
-    points, matrix = torch.rand(100, 3) * 1920, torch.randn(3, 3)
-    got, expected, program = converted(function, [points, matrix])
-    assert products(program) == [torch.float32]
-    torch.testing.assert_close(got, expected)
+
+@pytest.mark.parametrize(("function", "shapes"), SMALL.values(), ids=SMALL)
+def test_small_products_of_float32_are_float32(
+    function: Callable[..., Tensor], shapes: Sequence[tuple[int, ...]]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, m = (torch.randn(shape, generator=generator) * 1920 for shape in shapes)
+    got, expected, program = converted(function, [x, m])
+    assert torch.float16 not in {dtype for layer in program.layers for dtype in layer.dtypes}
+    assert relative(got[0], expected[0]) < 1e-6
+
+
+def test_a_small_head_is_half() -> None:
+    head = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 3)).eval()
+    assert products(check(head, [ROWS])) == [torch.float16] * 2
 
 
 def test_a_module_kept_in_float32_keeps_its_large_values() -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "binary",
     "choose",
     "filled",
+    "is_less",
     "is_negative",
     "narrowed",
     "product_precision",
@@ -28,14 +29,19 @@ _TILE = 8  # the least size of a matrix that NVIDIA's tensor cores multiply in h
 
 
 def product_precision(columns: Any = _TILE, terms: Any = _TILE) -> Precision:
-    """Return the precision of a matrix product: half pays where tensor cores can take it.
+    """Return the precision of a matrix product, which tensor cores may be too large for.
 
     Args:
-        columns: how many columns, or channels, the result has.
+        columns: how many columns the result has.
         terms: of how many terms each of its elements is the sum.
     """
-    sizes = (static_size(columns), static_size(terms))
-    return "follow" if any(n is not None and n < _TILE for n in sizes) else "compute"
+    return "small" if is_less(columns, _TILE) or is_less(terms, _TILE) else "compute"
+
+
+def is_less(size: Any, limit: int) -> bool:
+    """Say whether a size, perhaps symbolic, is known to be less than a number."""
+    known = static_size(size)
+    return known is not None and known < limit
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

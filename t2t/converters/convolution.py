@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from t2t.converters._arguments import ntuple, static_number
-from t2t.converters._compute import product_precision
+from t2t.converters._compute import is_less
 from t2t.converters._spatial import autocast, batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
@@ -68,8 +68,8 @@ def _precision(
     output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, *_args: Any, **_kwargs: Any
 ) -> Precision:
     del input
-    channels = output.shape[1 - weight.dim()]
-    return product_precision(channels)
+    # Tensor cores are of no use there: a detector's box distances are such means of a softmax.
+    return "follow" if is_less(output.shape[1 - weight.dim()], 8) else "compute"
 
 
 @converter(

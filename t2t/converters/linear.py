@@ -15,6 +15,9 @@ from t2t.registry import Precision, converter
 
 __all__ = ["bilinear", "linear", "matmul", "multiply", "product"]
 
+MAX_RANK = 8
+"""TensorRT's largest number of dimensions."""
+
 _LINEAR, _MATMUL = F.linear, torch.matmul
 
 
@@ -30,15 +33,26 @@ def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> Ne
         right, op1 = net.unsqueeze(net.tensor(b, dtype), [1]), "NONE"
     else:
         right = net.tensor(b, dtype, rank)
-    if net.dtype_of(left).is_floating_point:
-        z = net.add_matrix_multiply(left, right, "NONE", op1)
+    if not net.dtype_of(left).is_floating_point or _is_sum(net, left, right, op1):
+        z = _by_terms(net, left, right, op1)
     else:
-        z = _integer_product(net, left, right, op1)
+        z = net.add_matrix_multiply(left, right, "NONE", op1)
     return squeeze(net, z, [rank - 2] * rows + [rank - 1] * columns)
 
 
-def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> NetworkTensor:
-    """(*, m, k) by (*, k, n): TensorRT multiplies matrices of floats only."""
+def _is_sum(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> bool:
+    """Say whether a product is better off as its terms: where few are float32 in a half network.
+
+    TensorRT-RTX has no products of float32 matrices for Turing, whose networks are all half.
+    """
+    if net.policy.low is None or net.dtype_of(a) != torch.float32:
+        return False
+    columns = b.shape[-2 if op1 == "TRANSPOSE" else -1]
+    return len(a.shape) < MAX_RANK and (columns == 1 or 0 <= a.shape[-1] < 8)
+
+
+def _by_terms(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> NetworkTensor:
+    """(*, m, k) by (*, k, n), also of integers, which TensorRT's layer does not multiply."""
     rank = max(len(a.shape), len(b.shape))
     a, b = net.tensor(a, rank=rank), net.tensor(b, rank=rank)
     a, b = net.unsqueeze(a, [rank]), net.unsqueeze(b, [rank - 2])

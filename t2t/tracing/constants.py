@@ -58,6 +58,7 @@ class Constants:
         }
         # Of tensors made of weights or by casts; what others are, `kind` sees.
         self._kinds: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._casts: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def is_promoted(self, tensor: torch.Tensor) -> bool:
         """Say whether a traced value was written into the tensor's memory."""
@@ -66,8 +67,7 @@ class Constants:
     def value(self, tensor: torch.Tensor) -> Value:
         """Give the constant value of a real tensor."""
         key = storage_key(tensor)
-        # What may change without an operator on the elements: x.data = y, x.t_().
-        layout = (key, tensor.storage_offset(), tensor.shape, tensor.stride())
+        layout = _layout(tensor)
         known = self._values.get(id(tensor))
         if known is None or known[1] != layout:
             with torch._C._DisableTorchDispatch():
@@ -125,9 +125,15 @@ class Constants:
         kind = after_cast(self.kind(tensor), cast, like)
         if kind is self.kind(tensor):
             return tensor
-        alias: torch.Tensor = torch.ops.aten.alias.default(tensor)
-        self._kinds[alias] = kind
-        return alias
+        # One for all, so that a weight that is cast in each of many calls is one constant.
+        if tensor not in self._casts:
+            self._casts[tensor] = {}
+        aliases: dict[object, torch.Tensor] = self._casts[tensor]
+        key = (kind, *_layout(tensor))
+        if key not in aliases:
+            aliases[key] = torch.ops.aten.alias.default(tensor)
+            self._kinds[aliases[key]] = kind
+        return aliases[key]
 
     def note_made(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
         """Remember that an operator has made tensors, in memory of their own."""
@@ -188,3 +194,8 @@ class Constants:
         yield roots[0], None, None
         for tensor, parent, view in views:
             yield tensor, parent, view(tensor)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what may change without an operator on the elements: x.data = y, x.t_()."""
+    return storage_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()

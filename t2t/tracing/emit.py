@@ -14,7 +14,7 @@ from t2t.network import Network, Operation
 from t2t.shapes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
-from t2t.tracing.operands import asked_cast, is_square, kind_of, numbers, operands
+from t2t.tracing.operands import describe_precision
 
 __all__ = ["describe", "emit", "gaps"]
 
@@ -85,22 +85,19 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
         raise located(call.problem, call) from call.problem
     assert call.converter is not None
     count = sum(isinstance(x, torch.Tensor) for x in tree_leaves(call.output))
-    args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
-    precision = call.converter.precision_of(call.output, args, kwargs)
-    cast = call.cast or asked_cast(call, precision)
     operation = Operation(
         name=call.short_name,
         scope=call.scope,
         line=str(call.location or ""),
         output=call.output,
-        operands=operands(call, net),
-        numbers=numbers(call),
-        cast=cast,
-        like=None if cast is None or cast.like is None else kind_of(cast.like, net),
         unused=frozenset(place for place in range(count) if (id(call), place) not in read),
     )
+    args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
-        with net.operation(operation, "sensitive" if is_square(call) else precision):
+        precision = call.converter.precision_of(call.output, args, kwargs)
+        if net.policy.low is not None:
+            precision = describe_precision(call, precision, operation, net)
+        with net.operation(operation, precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except T2TError as error:

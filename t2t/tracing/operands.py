@@ -9,34 +9,49 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from t2t.network import Network
+from t2t.network import Network, Operation
 from t2t.precision import Cast, Kind, Operand
 from t2t.registry import Precision
 from t2t.shapes import has_symbol
 from t2t.tracing.graph import Call, Value
 
-__all__ = ["asked_cast", "is_square", "kind_of", "numbers", "operands"]
+__all__ = ["describe_precision"]
 
 
-def operands(call: Call, net: Network) -> list[Operand]:
+def describe_precision(
+    call: Call, precision: Precision, operation: Operation, net: Network
+) -> Precision:
+    """Write into an operation what the policy wants to know of its call.
+
+    Returns:
+        The precision of the call, which is not its converter's where it takes squares.
+    """
+    operation.operands = _operands(call, net)
+    operation.numbers = _numbers(call)
+    operation.cast = call.cast or _asked_cast(call, precision)
+    if call.cast is not None and call.cast.like is not None:
+        operation.like = _kind(call.cast.like, net)
+    return "sensitive" if _is_square(call) else precision
+
+
+def _operands(call: Call, net: Network) -> list[Operand]:
     """Return the operands that are floats, and those that are integers which half may not hold."""
     found = []
     for value in call.inputs():
         x = value.tensor
         if x.is_floating_point():
-            found.append(Operand(kind_of(value, net), x.dim()))
+            found.append(Operand(_kind(value, net), x.dim()))
         elif x.dtype in (torch.int32, torch.int64) and _is_pointwise(call.name):
             found.append(Operand(Kind.FLOAT, x.dim()))
     return found
 
 
-def kind_of(value: Value, net: Network) -> Kind:
-    """Return what a value counts as under ``fp16=True``; its call must have its layers."""
+def _kind(value: Value, net: Network) -> Kind:
     known = net.kind(value.tensor) if isinstance(value.tensor, FakeTensor) else None
     return value.kind if known is None else known
 
 
-def numbers(call: Call) -> list[Any]:
+def _numbers(call: Call) -> list[Any]:
     """Return the numbers among the operands, perhaps symbolic: no sizes, indices or epsilons."""
     assert call.converter is not None
     if "::" in call.name:
@@ -53,7 +68,7 @@ def numbers(call: Call) -> list[Any]:
     return [x for x in found if isinstance(x, int | float | torch.SymInt | torch.SymFloat)]
 
 
-def asked_cast(call: Call, precision: Precision) -> Cast | None:
+def _asked_cast(call: Call, precision: Precision) -> Cast | None:
     """Return the cast that the model asks a delicate operator for: ``x.sum(dtype=torch.float32)``.
 
     Other operators that take a dtype make tensors, and mostly take it from another one.
@@ -87,7 +102,7 @@ _PRODUCTS = ("mul", "addcmul", "dot", "vdot", "mm", "bmm", "matmul", "__matmul__
 _SAME_ELEMENTS = ("alias", "clone", "detach", "permute", "reshape", "t", "transpose", "view")
 
 
-def is_square(call: Call) -> bool:
+def _is_square(call: Call) -> bool:
     """Say whether a call multiplies a value with itself, as norms and variances begin.
 
     Squares, and sums of them, leave half's range long before other products do.
