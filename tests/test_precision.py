@@ -644,6 +644,7 @@ SQUARES: dict[str, Callable[[Tensor], Tensor]] = {
     "matmul": lambda y: y @ y.mT,
     "mm": lambda y: torch.mm(y, y.t()),
     "bmm": lambda y: torch.bmm(y[None], y[None].transpose(1, 2)),
+    "matmul-scaled": lambda y: 2 * y @ -y.mT,
     "inner": lambda y: torch.inner(y, y),
     "norm": lambda y: y.norm(dim=-1),
     "variance": lambda y: y.var(-1),
@@ -659,7 +660,7 @@ def test_squares_do_not_overflow(square: Callable[[Tensor], Tensor]) -> None:
 
 
 def test_other_products_of_alike_values_are_half() -> None:
-    program = check(large(lambda y: (y / 99) @ (y / 98).mT), [ROWS])
+    program = check(large(lambda y: (y / 99) @ (y / 99).relu().mT), [ROWS])
     assert products(program) == [torch.float16] * 2
 
 
@@ -786,6 +787,10 @@ SMALL: dict[str, tuple[Callable[..., Tensor], Sequence[tuple[int, ...]]]] = {
     "linear": (lambda x, m: F.linear(x, m), [(100, 16), (3, 16)]),
     "outer": (lambda x, m: torch.outer(x, m), [(100,), (32,)]),
     "outer-einsum": (lambda x, m: torch.einsum("i,j->ij", x, m), [(100,), (32,)]),
+    "weights-einsum": (
+        lambda x, m: torch.einsum("bk,kc->bc", x.softmax(-1), (m * 0 + 1).cumsum(0)),
+        [(8, 100), (100, 2)],
+    ),
     "weights": (lambda x, m: x.softmax(-1) @ (m * 0 + 1).cumsum(0), [(8, 100), (100, 2)]),
     "mean": (lambda x, m: x.softmax(-1) @ (m * 0 + 1).cumsum(0), [(8, 100), (100,)]),
 }

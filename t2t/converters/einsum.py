@@ -61,8 +61,9 @@ def _precision(output: torch.Tensor, *args: Any) -> Precision:
     terms, given, operands = _parsed(args)
     result = _result(terms, given)
     sizes = dict(zip("".join(terms), [n for x in operands for n in x.shape], strict=True))
+    columns = [sizes[label] for label in terms[1] if label in result and label not in terms[0]]
     inner = [size for label, size in sizes.items() if label not in result]
-    return product_precision(terms=math.prod(inner))
+    return product_precision(math.prod(columns), math.prod(inner))
 
 
 @converter("torch.einsum", precision=_precision, meta=_einsum_meta)

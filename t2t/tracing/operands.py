@@ -99,7 +99,9 @@ def _operator(name: str) -> OpOverload:
 # -- squares ---------------------------------------------------------------------------------------
 
 _PRODUCTS = ("mul", "addcmul", "dot", "vdot", "mm", "bmm", "matmul", "__matmul__", "einsum")
-_SAME_ELEMENTS = ("alias", "clone", "detach", "permute", "reshape", "t", "transpose", "view")
+_SAME_ELEMENTS = (
+    "alias", "clone", "detach", "neg", "permute", "reshape", "t", "transpose", "view",
+)  # fmt: skip
 
 
 def _is_square(call: Call) -> bool:
@@ -131,7 +133,10 @@ def _same(a: Any, b: Any, depth: int) -> bool:
 
 
 def _source(value: Value) -> Value:
-    """Return what a value shows the elements of, copied or in another arrangement."""
-    while value.call is not None and value.call.short_name in _SAME_ELEMENTS:
+    """Return what a value shows the elements of, copied, scaled or in another arrangement."""
+    while value.call is not None and (
+        value.call.short_name in _SAME_ELEMENTS
+        or (value.call.short_name in ("mul", "div") and isinstance(value.call.args[1], int | float))
+    ):
         value = value.call.args[0]
     return value
