@@ -156,6 +156,11 @@ class Policy:
             return Choice(plain.dtypes, kind)
         return Choice({torch.float32: self.low}, kind)
 
+    @property
+    def largest(self) -> float:
+        """The number up to which the half type has all whole numbers: 2048, or 256."""
+        return math.inf if self.low is None else 2 / torch.finfo(self.low).eps
+
     def _keeps(self, scope: str) -> bool:
         return any(
             fnmatch.fnmatchcase(scope, pattern) or fnmatch.fnmatchcase(scope, f"{pattern}.*")
@@ -164,10 +169,8 @@ class Policy:
 
     def _large(self, numbers: Iterable[Any]) -> list[Operand]:
         """Return an operand for each number that half cannot count to: -1e4, as masks have it."""
-        assert self.low is not None
-        most = 2 / torch.finfo(self.low).eps
         given = [x for x in numbers if isinstance(x, int | float)]
-        return [Operand(Kind.FLOAT, 1) for x in given if most < abs(x) < math.inf]
+        return [Operand(Kind.FLOAT, 1) for x in given if self.largest < abs(x) < math.inf]
 
     def _is_tiny(self, x: Any) -> bool:
         """Say whether half would lose a number's digits (1e-12), or may, as it is symbolic."""

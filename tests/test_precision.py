@@ -169,7 +169,10 @@ CASTS: dict[str, Callable[[Tensor], Tensor]] = {
     "type-name": lambda x: x.type("torch.FloatTensor"),
     "type-variable": lambda x: x.type(FLOAT_DTYPE),
     "type-as": lambda x: x.type_as(torch.ones(1)),
+    "as-tensor": lambda x: torch.as_tensor(x, dtype=torch.float32),
     "unbound": lambda x: torch.Tensor.float(x),
+    "bound": lambda x: x.float.__call__(),
+    "mapped": lambda x: next(map(torch.Tensor.float, [x])),
 }
 casts = pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
 
@@ -321,8 +324,26 @@ def test_a_decorated_function_is_a_region_and_one_may_be_inside() -> None:
     assert products(program_of(conversion))[1] == torch.bfloat16
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_scripted_functions_that_cast_are_regions() -> None:
+    def norm(y: Tensor) -> Tensor:
+        wide = y.float()
+        return y * torch.rsqrt((wide * (wide + 1)).mean(-1, keepdim=True))
+
+    def scaled(y: Tensor, position: Tensor) -> Tensor:
+        return (y / 600) @ (y / 599).relu().mT + position.float()[:, None]
+
+    module = torch.jit.script(large(norm))
+    (got,), (expected,), _ = converted(module, [ROWS])
+    assert relative(got, expected) < 2e-3
+    check(large(torch.jit.script(norm)), [ROWS])
+    plain = torch.jit.trace(scaled, (ROWS, torch.arange(8)))
+    check(large(lambda y: plain(y, torch.arange(8))), [ROWS])
+
+
 def test_after_an_exception_nothing_is_patched() -> None:
     methods = [getattr(torch.Tensor, name) for name in ("float", "to", "type", "type_as")]
+    called, as_tensor = torch.jit.ScriptFunction.__call__, torch.as_tensor
     enter, inherited = torch.autocast.__enter__, "float" in vars(torch.Tensor)
 
     def function(y: Tensor) -> Tensor:
@@ -333,10 +354,12 @@ def test_after_an_exception_nothing_is_patched() -> None:
         to_network(large(function), [ROWS], policy=FP16)
     assert methods == [getattr(torch.Tensor, name) for name in ("float", "to", "type", "type_as")]
     assert torch.autocast.__enter__ is enter
+    assert torch.jit.ScriptFunction.__call__ == called
+    assert torch.as_tensor is as_tensor
     assert ("float" in vars(torch.Tensor)) is inherited
     assert ROWS.float() is ROWS
     # The next conversion is in no region.
-    assert products(check(large(lambda y: y @ (y / 600).mT), [ROWS])) == [torch.float16] * 2
+    assert products(check(large(lambda y: y @ (y / 600).relu().mT), [ROWS])) == [torch.float16] * 2
 
 
 def test_casts_are_no_layers_in_float32() -> None:
@@ -395,6 +418,22 @@ TABLES: dict[str, Callable[[int, int, Tensor], Tensor] | None] = {
     "of-the-input": lambda h, w, x: torch.cat(
         [(x[:, :1] * 0 + 1).cumsum(3) - 1, (x[:, :1] * 0 + 1).cumsum(2) - 1], 1),
 }  # fmt: skip
+
+
+def test_a_table_in_a_parameter() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 32)
+            self.table = nn.Parameter(torch.arange(32.0) * 77, requires_grad=False)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.linear(x)
+            return y + self.table, torch.cat([y, self.table.expand(8, 32)])
+
+    got, expected, _ = converted(seeded(Model), [ROWS])
+    for result, wanted in zip(got, expected, strict=True):
+        assert float((result - wanted).abs().max()) < 0.01
 
 
 @both

@@ -35,15 +35,25 @@ def describe_precision(
 
 
 def _operands(call: Call, net: Network) -> list[Operand]:
-    """Return the operands that are floats, and those that are integers which half may not hold."""
+    """Return the operands that are floats, and those that are integers which half may not hold.
+
+    What half cannot count to is no weight, also where it is a parameter: fixed tables are some.
+    """
     found = []
+    mixes = _mixes_types(call)
     for value in call.inputs():
         x = value.tensor
         if x.is_floating_point():
-            found.append(Operand(_kind(value, net), x.dim()))
-        elif x.dtype in (torch.int32, torch.int64) and _is_pointwise(call.name):
+            kind = _kind(value, net)
+            table = mixes and kind is Kind.WEIGHT and _exceeds(x, net.policy.largest)
+            found.append(Operand(Kind.FLOAT if table else kind, x.dim()))
+        elif mixes and x.dtype in (torch.int32, torch.int64):
             found.append(Operand(Kind.FLOAT, x.dim()))
     return found
+
+
+def _exceeds(x: torch.Tensor, limit: float) -> bool:
+    return x.numel() > 0 and float(x.detach().abs().max()) > limit
 
 
 def _kind(value: Value, net: Network) -> Kind:
@@ -82,6 +92,11 @@ def _types(name: str) -> dict[str, str]:
     """Return the names of an operator's parameters and their types, as "number"."""
     arguments = _operator(name)._schema.arguments
     return {x.name: str(x.type).removeprefix("Optional[").rstrip("]") for x in arguments}
+
+
+def _mixes_types(call: Call) -> bool:
+    """Say whether a call promotes all its operands, rather than take indices or statistics."""
+    return call.short_name in ("cat", "stack") or _is_pointwise(call.name)
 
 
 @functools.cache

@@ -85,6 +85,7 @@ def trace(
         _patch_torch(stack, tracer, module)
         if env is not None:
             patch_numbers(stack, tracer)
+        patch_casts(stack, tracer)
         try:
             output = _forward(tracer, module, fake_args, fake_kwargs)
         except T2TError:
@@ -212,7 +213,6 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
     )
     patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer, paths))
     patch_encoder(stack, tracer)
-    patch_casts(stack, tracer)
     for name in ("numpy", "__array__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
 
