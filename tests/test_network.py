@@ -144,18 +144,6 @@ def test_outputs_are_marked_once_each_and_inputs_pass_through_an_identity() -> N
 # -- precision ----------------------------------------------------------------------------------
 
 
-def test_policy_computes_low_where_asked_and_keeps_named_modules() -> None:
-    policy = Policy(torch.float16, fp32_modules=("head", "layer*.norm"))
-    f32, f16 = torch.float32, torch.float16
-    assert policy.compute_dtype("compute", "body", [f32]) == {f32: f16}
-    assert policy.compute_dtype("compute", "head.0", [f32]) == {}
-    assert policy.compute_dtype("compute", "layer3.norm", [f32]) == {}
-    assert policy.compute_dtype("follow", "body", [f32]) == {}
-    assert policy.compute_dtype("follow", "body", [f32, f16]) == {f32: f16}
-    assert policy.compute_dtype("sensitive", "body", [f16])[f16] == f32
-    assert Policy().compute_dtype("compute", "body", [f32]) == {}
-
-
 def test_outputs_keep_their_dtype_under_fp16() -> None:
     made = Made(Policy(torch.float16))
     operation = Operation("mm", output=torch.empty(2, 3, 3))

@@ -23,8 +23,9 @@ In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. 
 not listed is decomposed by PyTorch's own formulas into ones that are; only what remains is
 unsupported, and `t2t.missing_operators(model, inputs)` lists that.
 
-"fp16" says what `fp16=True` makes of an operator: *half* computes in half precision, *fp32* stays
-in float32, *follows* is half where an input is half already.
+"fp16" says what `fp16=True` makes of an operator: *half* computes in half precision (products of
+fewer than eight columns follow), *fp32* stays in float32, *follows* promotes as torch does: half
+and float32 give float32. The README says more.
 """
 PRECISION = {"compute": "half", "sensitive": "fp32", "follow": "follows"}
 
@@ -41,12 +42,17 @@ def page() -> str:
         names = ", ".join(f"`{n}`" for n in sorted(n for n in registry._own if _is(n, entry)))
         doc = (inspect.getdoc(entry.function) or "").partition("\n")[0].replace("|", "\\|")
         family = entry.function.__module__.rpartition(".")[2]
-        families[family].append(f"| {names} | {PRECISION[entry.precision]} | {doc} |")
+        families[family].append(f"| {names} | {_precision(entry)} | {doc} |")
     parts = [HEAD]
     for family, rows in sorted(families.items()):
         table = ["| operators | fp16 | conversion |", "|---|---|---|", *sorted(rows)]
         parts.append("\n".join([f"## {family}", "", *table]) + "\n")
     return "\n".join(parts)
+
+
+def _precision(entry: registry.Converter) -> str:
+    # Where it depends on the call, that is on the size of a product.
+    return PRECISION["compute" if callable(entry.precision) else entry.precision]
 
 
 def _is(name: str, entry: registry.Converter) -> bool:

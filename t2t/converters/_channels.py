@@ -9,6 +9,7 @@ import torch
 
 from t2t.converters._arguments import static_number
 from t2t.network import Network, NetworkTensor
+from t2t.shapes import static_size
 
 __all__ = ["affine", "like", "normalized", "normalized_by"]
 
@@ -104,6 +105,10 @@ def normalized(
     scale = torch.ones(channels) if weight is None else weight
     shift = torch.zeros(channels) if bias is None else bias
     factor, offset = (_channel_operand(net, x, input.ndim) for x in (scale, shift))
+    if all(static_size(input.shape[axis]) == 1 for axis in axes):
+        # Nothing differs from its mean; TensorRT-RTX does not build a normalization of one element.
+        x = net.tensor(input)
+        return net.add_elementwise(net.add_elementwise(x, x, "SUB"), offset, "SUM")
     return net.add_normalization(input, factor, offset, axes, eps)
 
 

@@ -8,11 +8,40 @@ import torch
 
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
+from t2t.registry import Precision
+from t2t.shapes import static_size
 
-__all__ = ["binary", "choose", "filled", "is_negative", "narrowed", "truth", "working_dtype"]
+__all__ = [
+    "binary",
+    "choose",
+    "filled",
+    "is_less",
+    "is_negative",
+    "narrowed",
+    "product_precision",
+    "truth",
+    "working_dtype",
+]
 
 _BYTES = (torch.int8, torch.uint8)
 _WRAPPING = ("SUM", "SUB", "PROD")
+_TILE = 8  # the least size of a matrix that NVIDIA's tensor cores multiply in half
+
+
+def product_precision(columns: Any = _TILE, terms: Any = _TILE) -> Precision:
+    """Return the precision of a matrix product, which tensor cores may be too large for.
+
+    Args:
+        columns: how many columns the result has.
+        terms: of how many terms each of its elements is the sum.
+    """
+    return "small" if is_less(columns, _TILE) or is_less(terms, _TILE) else "compute"
+
+
+def is_less(size: Any, limit: int) -> bool:
+    """Say whether a size, perhaps symbolic, is known to be less than a number."""
+    known = static_size(size)
+    return known is not None and known < limit
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -48,25 +77,27 @@ def binary(
     """
     wanted = dtype or net.output.dtype
     working = working_dtype(wanted)
-    if net.compute_dtype(working) == torch.float16 and (_leaves_half(a) or _leaves_half(b)):
-        result = net.add_elementwise(_wide(net, a, working), _wide(net, b, working), op)
-        return net.cast(result, torch.float16)
+    low = net.compute_dtype(working)
+    if low in (torch.float16, torch.bfloat16) and any(_is_wider(net, x, low) for x in (a, b)):
+        # As torch's half kernels, which compute in float32 inside.
+        with net.precision("sensitive"):
+            result = net.add_elementwise(a, b, op, dtype=working)
+        # What is half only under ``fp16=True`` is rounded where it is read as half.
+        return result if wanted == torch.float32 else net.cast(result, low)
     result = net.add_elementwise(_in(net, a, working), _in(net, b, working), op, dtype=working)
     if op in _WRAPPING:
         return narrowed(net, result, wanted)
     return net.cast(result, net.compute_dtype(wanted))
 
 
-def _leaves_half(x: TensorLike) -> bool:
-    """Say whether a number loses its digits, or all of itself, in half precision."""
-    return isinstance(x, int | float) and x != 0 and not 2**-14 <= abs(x) <= 65504
-
-
-def _wide(net: Network, x: TensorLike, dtype: torch.dtype) -> NetworkTensor:
-    # Torch's half kernels compute in float32 inside, and take a number as it is.
+def _is_wider(net: Network, x: TensorLike, low: torch.dtype) -> bool:
+    """Say whether an operand has digits, or a size, that a half type has not."""
     if isinstance(x, bool | int | float):
-        return net.constant(torch.tensor(float(x)), torch.float32)
-    return net.cast(net.tensor(_in(net, x, dtype), dtype), torch.float32)
+        limits = torch.finfo(low)
+        return x != 0 and not limits.smallest_normal <= abs(x) <= limits.max
+    if isinstance(x, torch.Tensor):
+        return net.is_wide(x)
+    return _is_network_tensor(x) and net.dtype_of(x) == torch.float32  # type: ignore[arg-type]
 
 
 def choose(

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from t2t.converters._arguments import ntuple, static_number
+from t2t.converters._compute import is_less
 from t2t.converters._spatial import autocast, batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
-from t2t.registry import converter
+from t2t.registry import Precision, converter
 
 __all__ = ["aten_convolution", "conv", "conv_transpose"]
 
@@ -63,9 +64,17 @@ def _paddings(padding: Any, window: Sequence[Any], rates: Sequence[int]) -> tupl
     return both, both
 
 
+def _precision(
+    output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, *_args: Any, **_kwargs: Any
+) -> Precision:
+    del input
+    # Tensor cores are of no use there: a detector's box distances are such means of a softmax.
+    return "follow" if is_less(output.shape[1 - weight.dim()], 8) else "compute"
+
+
 @converter(
     *(f"{owner}.conv{n}d" for owner in _OWNERS for n in _CONV),
-    precision="compute",
+    precision=_precision,
     meta=_conv_meta,
 )
 def conv(
@@ -150,7 +159,7 @@ def _transposed_meta(
 
 @converter(
     *(f"{owner}.conv_transpose{n}d" for owner in _OWNERS for n in _CONV),
-    precision="compute",
+    precision=_precision,
     meta=_transposed_meta,
 )
 def conv_transpose(
@@ -231,7 +240,7 @@ def _extended(
     )
 
 
-@converter("aten::convolution", precision="compute")
+@converter("aten::convolution", precision=_precision)
 def aten_convolution(
     net: Network,
     input: torch.Tensor,

@@ -73,13 +73,13 @@ def group_norm(
 ) -> NetworkTensor:
     """Convert normalization of groups of channels; any rank from 2."""
     channels = static_number("channels", input.shape[1])
+    if num_groups == channels:
+        return normalized(net, input, range(2, input.ndim), weight, bias, eps)
     if input.ndim == 2:
         grouped = net.reshape(input, (input.shape[0], num_groups, channels // num_groups))
         ones, zeros = torch.ones(1, num_groups, 1), torch.zeros(1, num_groups, 1)
         flat = net.reshape(net.add_normalization(grouped, ones, zeros, [2], eps), input.shape)
         return affine(net, flat, weight, bias)
-    if num_groups == channels:
-        return normalized(net, input, range(2, input.ndim), weight, bias, eps)
     sizes = (1, num_groups, *[1] * (input.ndim - 2))
     # With one group the axes say that channels belong together; with more, the groups do.
     axes = range(1 if num_groups == 1 else 2, input.ndim)

@@ -58,7 +58,7 @@ class Boundary(NetworkCore):
             raise ConversionError(
                 f"the converter's layers give shape {sizes}, torch gives {tuple(value.shape)}"
             )
-        self.bind(value, self._finish_dtype(tensor, value.dtype))
+        self.bind(value, self._finish_dtype(tensor, value.dtype), self._operation.choice.kind)
 
     def _finish_dtype(self, tensor: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
         got = dtypes.from_trt(tensor.dtype)

@@ -21,7 +21,7 @@ from t2t.network.tensors import (
     set_attribute,
     shape,
 )
-from t2t.precision import Policy
+from t2t.precision import Kind, Policy
 from t2t.registry import Precision
 from t2t.shapes import is_symbolic
 
@@ -47,6 +47,7 @@ class NetworkCore:
         """Data of the constant layers that numpy has no type for, by layer name."""
         self._operation = Operation("network")
         self._values: dict[int, NetworkTensor] = {}
+        self._kinds: dict[int, Kind] = {}
         self._refused: dict[int, Exception] = {}
         self._shared: dict[tuple[Any, ...], NetworkTensor] = {}
         self._names: dict[str, int] = {}
@@ -61,7 +62,14 @@ class NetworkCore:
     def operation(self, operation: Operation, precision: Precision = "follow") -> Iterator[None]:
         """Name, place and type the layers that are added inside a ``with`` block."""
         before, self._operation = self._operation, operation
-        operation.dtypes = self.policy.compute_dtype(precision, operation.scope, operation.inputs)
+        operation.choice = self.policy.choose(
+            precision,
+            operation.scope,
+            operation.operands,
+            operation.numbers,
+            operation.cast,
+            operation.like,
+        )
         try:
             yield
         finally:
@@ -89,7 +97,7 @@ class NetworkCore:
         if dtype == torch.uint8:
             # TensorRT has uint8 at the edges of a network only; inside, such numbers are int32.
             return torch.int32
-        return self._operation.dtypes.get(dtype, dtype)
+        return self._operation.choice.dtypes.get(dtype, dtype)
 
     # -- adding layers ---------------------------------------------------------------------------
 
@@ -136,9 +144,10 @@ class NetworkCore:
 
     # -- tensors ---------------------------------------------------------------------------------
 
-    def bind(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
-        """Let a traced torch tensor stand for a network tensor."""
+    def bind(self, value: torch.Tensor, tensor: NetworkTensor, kind: Kind = Kind.FLOAT) -> None:
+        """Let a traced torch tensor stand for a network tensor, which counts as ``kind``."""
         self._values[id(value)] = tensor
+        self._kinds[id(value)] = kind
         self._alive.append(value)
 
     def refuse(self, value: torch.Tensor, error: Exception) -> None:
@@ -152,10 +161,16 @@ class NetworkCore:
             return id(x) in self._values
         return not isinstance(x, bool | int | float)
 
-    def current_dtype(self, x: torch.Tensor) -> torch.dtype:
-        """Give the dtype that a torch tensor has in the network: half, perhaps, under fp16."""
-        known = self._values.get(id(x))
-        return x.dtype if known is None else dtypes.from_trt(known.dtype)
+    def kind(self, x: torch.Tensor) -> Kind | None:
+        """Return what a traced torch tensor counts as under ``fp16=True``; None of other ones."""
+        if x.dtype in (torch.float16, torch.bfloat16):
+            return Kind.HALF
+        return self._kinds.get(id(x))
+
+    def is_wide(self, x: torch.Tensor) -> bool:
+        """Say whether a traced torch tensor is float32 also where it takes part as half."""
+        kind = self.kind(x)
+        return kind is Kind.WIDE or (x.dim() == 0 and kind in (Kind.FLOAT, Kind.CAST))
 
     def tensor(
         self, x: TensorLike, dtype: torch.dtype | None = None, rank: int | None = None
@@ -196,13 +211,17 @@ class NetworkCore:
         raise NotImplementedError
 
     def cast(self, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
-        """Give a network tensor in another dtype; there is one cast for all users."""
+        """Return a network tensor in another dtype; there is one cast for all users."""
         data_type = dtypes.to_trt(dtype)
         if x.dtype == data_type:
             return x
         key = ("cast", x.name, data_type)
         if key not in self._shared:
-            self._shared[key] = self.result(self.add("add_cast", x, data_type))
+            made = self.result(self.add("add_cast", x, data_type))
+            self._shared[key] = made
+            if dtype == torch.float32 and self.dtype_of(x) in (torch.float16, torch.bfloat16):
+                # The way back is exact, and needs no layer.
+                self._shared["cast", made.name, x.dtype] = x
         return self._shared[key]
 
     def constant(

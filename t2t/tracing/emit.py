@@ -20,6 +20,7 @@ from t2t.network.tensors import MAX_RANK, RANK
 from t2t.shapes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
+from t2t.tracing.operands import describe_precision
 
 __all__ = ["describe", "emit", "gaps"]
 
@@ -37,7 +38,7 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
     _begin(graph, net, names)
-    calls = join_chains(graph.used_calls(outputs), outputs)
+    calls = join_chains(graph.used_calls(outputs), outputs, net.policy.low is not None)
     read = _read(calls, outputs)
     for call in calls:
         emit_call(call, net, read)
@@ -95,13 +96,15 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
         scope=call.scope,
         line=str(call.location or ""),
         output=call.output,
-        inputs=[net.current_dtype(value.tensor) for value in call.inputs()],
         unused=frozenset(place for place in range(count) if (id(call), place) not in read),
     )
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
         _check_rank(call)
-        with net.operation(operation, call.converter.precision):
+        precision = call.converter.precision_of(call.output, args, kwargs)
+        if net.policy.low is not None:
+            precision = describe_precision(call, precision, operation, net)
+        with net.operation(operation, precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except T2TError as error:

@@ -116,6 +116,30 @@ def put(
     return flat.reshape(self.shape)
 
 
+def addmm(
+    self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    """Add ``self`` to a product of matrices, or of batches of them, or of a matrix and a vector.
+
+    As operators of their own: under ``fp16=True`` the product computes in half, but the sum in
+    float32 where ``self`` is a mask of -1e9.
+    """
+    product = torch.matmul(mat1, mat2)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        # As torch has it, nothing of ``self`` matters then, not even NaN.
+        return product
+    return product + (self if beta == 1 else self * beta)
+
+
+def addbmm(
+    self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    """Add ``self`` to the sum of all products of a batch: one product of longer rows."""
+    rows = batch1.transpose(0, 1).flatten(1)
+    return addmm(self, rows, batch2.flatten(0, 1), beta=beta, alpha=alpha)
+
+
 def convolution(*args: Any) -> torch.Tensor:
     """Convolve; a scripted module calls it with four switches of cuDNN behind the arguments."""
     result: torch.Tensor = aten.convolution.default(*args[:9])
@@ -163,6 +187,10 @@ FORMULAS: dict[OpOverload, Callable[..., Any]] = {
     aten.unsafe_split_with_sizes.default: split_with_sizes,
     aten.unbind.int: unbind,
     aten._convolution.default: convolution,
+    aten.addmm.default: addmm,
+    aten.addmv.default: addmm,
+    aten.baddbmm.default: addmm,
+    aten.addbmm.default: addbmm,
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.put.default: put,

@@ -15,6 +15,7 @@ import torch
 
 from t2t.io import tree as walker
 from t2t.isolation import Change
+from t2t.precision import Cast, Kind
 from t2t.registry import Converter
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
@@ -41,12 +42,14 @@ class Value:
         call: the call that made it; None for inputs and constants.
         index: which of the call's outputs it is.
         version: for a constant, torch's count of writes to it when it was read.
+        kind: what a constant counts as under ``fp16=True``.
     """
 
     tensor: torch.Tensor
     call: Call | None = None
     index: int = 0
     version: int = 0
+    kind: Kind = Kind.FLOAT
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +64,7 @@ class Call:
         scope: path of the module that made the call.
         location: the user's line, where one is known.
         origin: the operator that the model called, where this is a part of its decomposition.
+        cast: what the model says of precision where it makes the call.
         output: the fake tensors that it gives, nested as torch gives them.
         problem: why the call cannot be converted; raised only where a result is used.
     """
@@ -72,6 +76,7 @@ class Call:
     scope: str
     location: Location | None
     origin: str = ""
+    cast: Cast | None = None
     output: Any = None
     problem: Exception | None = None
 

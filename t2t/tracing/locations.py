@@ -15,7 +15,7 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["called_function", "raised_location", "user_location"]
+__all__ = ["called_function", "is_hidden", "raised_location", "user_location"]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
@@ -23,7 +23,8 @@ _HIDDEN = tuple(
 
 
 @functools.cache
-def _is_hidden(code: CodeType) -> bool:
+def is_hidden(code: CodeType) -> bool:
+    """Say whether code is torch's or t2t's, or nobody's: it has no line of the user's."""
     file = code.co_filename
     return file.startswith((*_HIDDEN, "<frozen", "<string>", "<@")) or "/contextlib.py" in file
 
@@ -45,7 +46,7 @@ def user_location(boundary: CodeType) -> Location | None:
 def _user_frame(boundary: CodeType) -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not boundary:
-        if not _is_hidden(frame.f_code):
+        if not is_hidden(frame.f_code):
             return frame
         frame = frame.f_back
     return None
@@ -131,7 +132,7 @@ def raised_location(error: BaseException, boundary: CodeType) -> Location | None
     step: TracebackType | None = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        if inside and not _is_hidden(code):
+        if inside and not is_hidden(code):
             found = Location(code.co_filename, step.tb_lineno, code.co_qualname)
         inside = inside or code is boundary
         step = step.tb_next

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from t2t import registry
 from t2t.errors import T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
+from t2t.precision import Cast
 from t2t.registry import Converter
 from t2t.tracing.aliasing import Entry, Memory, View, version_of
 from t2t.tracing.constants import Constants
@@ -63,6 +64,9 @@ class Recorder:
         self.graph = Graph()
         self.scopes = [""]
         self.constants = Constants(state)
+        # The regions of torch.autocast that the forward pass is in: whether each is enabled.
+        self.autocast: list[bool] = []
+        self._cast: Cast | None = None
         self._boundary = boundary
         self._thread = threading.get_ident()
         self._paused = 0
@@ -118,6 +122,16 @@ class Recorder:
         assert second is not None
         first.storage.tie(second.storage)
 
+    def note_cast(self, x: torch.Tensor, cast: Cast) -> torch.Tensor:
+        """Return an alias of a float32 tensor that stands for it after a cast to float32."""
+        if not self.is_traced(x):
+            return self.constants.cast(x, cast)
+        self._cast = cast
+        try:
+            return torch.ops.aten.alias.default(x)  # type: ignore[no-any-return]
+        finally:
+            self._cast = None
+
     def call_operator(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -137,9 +151,18 @@ class Recorder:
         call = Call(name, converter, (), {}, self.scopes[-1], self.location(), origin)
         try:
             call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
+            call.cast = self._said()
         except T2TError as error:
             call.problem = error
         return call
+
+    def _said(self) -> Cast | None:
+        """Return what the model says of precision where it makes a call."""
+        cast = self._cast
+        if cast is not None and cast.like is not None:
+            return Cast("like", self.value(cast.like))
+        off = self.autocast and not self.autocast[-1]
+        return Cast("region") if cast is None and off else cast
 
     def _origin(self, name: str) -> str:
         """Name the operator that the model called, without its overload."""
@@ -287,7 +310,7 @@ class Recorder:
             args, kwargs = view.on(parent.tensor)
             result = function(*args, **kwargs)
             result = result[view.index] if isinstance(result, tuple | list) else result
-            return Value(result)
+            return Value(result, kind=parent.kind)
         args, kwargs = view.on(parent)
         result = self._emit(view.name, view.converter, function, args, kwargs)
         value: Value = result[view.index] if isinstance(result, tuple | list) else result

@@ -20,10 +20,12 @@ from t2t import registry
 from t2t.errors import T2TError, UnsupportedOperatorError
 from t2t.isolation import Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.shapes import Range
+from t2t.tracing.casts import patch_casts
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
+from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tensor_indices import TensorIndices
@@ -101,6 +103,7 @@ def trace(
         _patch_torch(stack, tracer, module)
         if env is not None:
             patch_numbers(stack, tracer)
+        patch_casts(stack, tracer)
         try:
             with interrupts.allowed():
                 output = _forward(tracer, module, fake_args, fake_kwargs)
@@ -246,9 +249,7 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         else {}
     )
     patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer, paths))
-    patch(
-        stack, torch.backends.mha, "get_fastpath_enabled", functools.partial(_no_fastpath, tracer)
-    )
+    patch_encoder(stack, tracer)
     for name in ("numpy", "__array__", "__dlpack__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
@@ -277,16 +278,6 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
             tracer.scopes.pop()
 
     return __call__
-
-
-def _no_fastpath(tracer: Tracer, original: Any) -> Any:
-    """The fused attention of nn.MultiheadAttention has no converter; its parts have."""
-
-    @functools.wraps(original)
-    def get_fastpath_enabled() -> bool:
-        return False if tracer.is_active() else original()
-
-    return get_fastpath_enabled
 
 
 def _note_made(tracer: Tracer, original: Any) -> Any:

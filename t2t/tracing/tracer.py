@@ -162,6 +162,8 @@ class Tracer(Mutations):
                 self.constants.note_foreign(output)
             return output
         self.constants.note_made(output, tensors)
+        if not info.mutated:
+            self.constants.note_kinds(output, tensors)
         if info.changes_metadata:
             self.constants.note_turned(args[0])
         if info.is_view and args and isinstance(args[0], torch.Tensor):

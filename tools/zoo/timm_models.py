@@ -133,7 +133,7 @@ SIZES = {
 }
 FP16 = ("test_vit", "test_convnext", "test_efficientnet", "test_maxvit", "test_resnet",
         "swin_tiny_patch4_window7_224", "levit_128s", "mobilevit_xxs", "xcit_nano_12_p16_224",
-        "gmlp_ti16_224", "resnest14d")  # fmt: skip
+        "gmlp_ti16_224", "resnest14d", "efficientvit_b1", "eva02_tiny_patch14_224")  # fmt: skip
 DYNAMIC = ("test_vit", "test_convnext", "test_efficientnet", "test_maxvit", "test_byobnet",
            "test_resnet", "swin_tiny_patch4_window7_224", "levit_128s", "mobilevit_xxs",
            "convit_tiny", "crossvit_tiny_240", "pit_ti_224", "resnest14d", "skresnet18",
