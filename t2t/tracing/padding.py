@@ -42,6 +42,15 @@ def patch_encoder(stack: ExitStack, tracer: Tracer) -> None:
 
         return get_fastpath_enabled
 
+    def overridden(original: Any) -> Any:
+        @functools.wraps(original)
+        def has_torch_function(args: Any) -> bool:
+            # The trace itself overrides torch's functions, which is not the model's doing.
+            ours = tracer.is_active() and asking[0] and sys._getframe(1).f_code is code
+            return False if ours else bool(original(args))
+
+        return has_torch_function
+
     def dropped(original: Any) -> Any:
         @functools.wraps(original)
         def _nested_tensor_from_mask(x: Tensor, mask: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -81,6 +90,7 @@ def patch_encoder(stack: ExitStack, tracer: Tracer) -> None:
         return method
 
     patch(stack, torch.backends.mha, "get_fastpath_enabled", enabled)
+    patch(stack, torch.overrides, "has_torch_function", overridden)
     patch(stack, torch, "_nested_tensor_from_mask", dropped)
     patch(stack, torch, "_nested_tensor_from_mask_left_aligned", left_aligned)
     patch(stack, encoder, "forward", forward)
