@@ -722,6 +722,17 @@ def test_epsilons_below_halfs_range_keep_zeros_finite(divided: Callable[[Tensor]
     check(lambda x: divided(linear(x)), [x])
 
 
+def test_divisors_and_bounds_are_no_large_values() -> None:
+    def function(y: Tensor) -> tuple[Tensor, ...]:
+        y = y / 600
+        mean = y.sum(-1, keepdim=True) / 5000
+        return (y * mean).clamp(-1e5, 1e5) + y, y / 1e5, y / 50_000, y * mean / 1e-3
+
+    program = check(large(function), [ROWS])
+    sums = [layer for layer in program.layers if layer.name.startswith("add")]
+    assert [layer.dtype for layer in sums] == [torch.float16]
+
+
 def test_large_factors_and_integers_beside_half() -> None:
     def function(y: Tensor) -> tuple[Tensor, ...]:
         return y.sigmoid() * 1e6, y + torch.arange(32) * 70_000, y * 1e30

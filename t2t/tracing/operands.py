@@ -75,7 +75,19 @@ def _numbers(call: Call) -> list[Any]:
         found = [bound.arguments.get("value")]
     points = [value.tensor for value in call.inputs() if not value.tensor.dim()]
     found += [x.item() for x in points if not isinstance(x, FakeTensor)]
-    return [x for x in found if isinstance(x, int | float | torch.SymInt | torch.SymFloat)]
+    found = [x for x in found if isinstance(x, int | float | torch.SymInt | torch.SymFloat)]
+    return [_as_factor(x, call.short_name) for x in found if not _is_far_bound(x, call.short_name)]
+
+
+def _as_factor(x: Any, name: str) -> Any:
+    """Return what a divisor multiplies by, and other numbers as they are."""
+    return 1 / x if name == "div" and isinstance(x, int | float) and x else x
+
+
+def _is_far_bound(x: Any, name: str) -> bool:
+    """Say whether a number is a bound that halfs do not reach."""
+    bounds = name in ("clamp", "clamp_min", "clamp_max", "hardtanh")
+    return bounds and isinstance(x, int | float) and not -1 < x < 1
 
 
 def _asked_cast(call: Call, precision: Precision) -> Cast | None:

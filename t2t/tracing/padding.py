@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,77 +21,88 @@ from t2t.tracing.tracer import Tracer
 
 __all__ = ["patch_encoder"]
 
+_ENCODER = torch.nn.TransformerEncoder
+
+
+def patch_encoder(stack: ExitStack, tracer: Tracer) -> None:
+    """Let the encoder decide as in eval mode, until the stack closes, but compute on all places."""
+    patches = _Patches(tracer)
+    patch(stack, torch.backends.mha, "get_fastpath_enabled", patches.fastpath)
+    patch(stack, torch, "_nested_tensor_from_mask", patches.nested)
+    patch(stack, torch, "_nested_tensor_from_mask_left_aligned", patches.left_aligned)
+    patch(stack, _ENCODER, "forward", patches.forward)
+
 
 class _Dropped(Exception):  # noqa: N818  no error: it says that torch would drop the padding
     def __init__(self, kept: Tensor) -> None:
         self.kept = kept
 
 
-def patch_encoder(stack: ExitStack, tracer: Tracer) -> None:
-    """Let the encoder decide as in eval mode, until the stack closes, but compute on all places."""
-    encoder = torch.nn.TransformerEncoder
-    code = encoder.forward.__code__
-    asking = [False]
+class _Patches:
+    """The functions that PyTorch's encoder decides with; it is asked once, then run without them.
 
-    def enabled(original: Any) -> Any:
+    Args:
+        tracer: says whether calls are to be recorded.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._asked = False
+        self._code = _ENCODER.forward.__code__
+
+    def _is_asked(self) -> bool:
+        return self._asked and self._tracer.is_active()
+
+    def fastpath(self, original: Callable[[], bool]) -> Any:
         @functools.wraps(original)
         def get_fastpath_enabled() -> bool:
-            if not tracer.is_active():
-                return bool(original())
+            if not self._tracer.is_active():
+                return original()
             # The fused attention of the layers has no converter; its parts have.
-            return asking[0] and sys._getframe(1).f_code is code and bool(original())
+            asking = self._asked and sys._getframe(1).f_code is self._code
+            return asking and original()
 
         return get_fastpath_enabled
 
-    def overridden(original: Any) -> Any:
+    def nested(self, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
-        def has_torch_function(args: Any) -> bool:
-            # The trace itself overrides torch's functions, which is not the model's doing.
-            ours = tracer.is_active() and asking[0] and sys._getframe(1).f_code is code
-            return False if ours else bool(original(args))
-
-        return has_torch_function
-
-    def dropped(original: Any) -> Any:
-        @functools.wraps(original)
-        def _nested_tensor_from_mask(x: Tensor, mask: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if tracer.is_active() and asking[0]:
+        def nested_tensor_from_mask(x: Tensor, mask: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self._is_asked():
                 raise _Dropped(mask)
             return original(x, mask, *args, **kwargs)
 
-        return _nested_tensor_from_mask
+        return nested_tensor_from_mask
 
-    def left_aligned(original: Any) -> Any:
+    def left_aligned(self, original: Callable[..., bool]) -> Any:
         @functools.wraps(original)
-        def _nested_tensor_from_mask_left_aligned(x: Tensor, mask: Tensor) -> bool:
-            return True if tracer.is_active() and asking[0] else bool(original(x, mask))
+        def nested_tensor_from_mask_left_aligned(x: Tensor, mask: Tensor) -> bool:
+            # It depends on the data: the network looks for itself.
+            return self._is_asked() or original(x, mask)
 
-        return _nested_tensor_from_mask_left_aligned
+        return nested_tensor_from_mask_left_aligned
 
-    def forward(original: Any) -> Any:
+    def forward(self, original: Callable[..., Tensor]) -> Any:
         @functools.wraps(original)
-        def method(self: torch.nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
-            if not tracer.is_active():
-                return original(self, *args, **kwargs)
-            asking[0] = True
+        def forward(encoder: torch.nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Tensor:
+            if not self._tracer.is_active():
+                return original(encoder, *args, **kwargs)
+            self._asked = True
             try:
-                return original(self, *args, **kwargs)
+                return original(encoder, *args, **kwargs)
             except _Dropped as found:
                 kept = found.kept
             finally:
-                asking[0] = False
-            output = original(self, *args, **kwargs)
-            padded = ~kept
-            if getattr(self, "mask_check", True):
-                padded = padded & (kept[:, 1:] <= kept[:, :-1]).all()
-            nothing = torch.zeros_like(output)
-            nothing = nothing if self.norm is None else self.norm(nothing)
-            return torch.where(padded.unsqueeze(-1), nothing, output)
+                self._asked = False
+            return _with_zeros(encoder, original(encoder, *args, **kwargs), kept)
 
-        return method
+        return forward
 
-    patch(stack, torch.backends.mha, "get_fastpath_enabled", enabled)
-    patch(stack, torch.overrides, "has_torch_function", overridden)
-    patch(stack, torch, "_nested_tensor_from_mask", dropped)
-    patch(stack, torch, "_nested_tensor_from_mask_left_aligned", left_aligned)
-    patch(stack, encoder, "forward", forward)
+
+def _with_zeros(encoder: torch.nn.TransformerEncoder, output: Tensor, kept: Tensor) -> Tensor:
+    """Put zeros, normalized as all is, where a mask (batch, length) does not hold."""
+    padded = ~kept
+    if getattr(encoder, "mask_check", True):
+        padded = padded & (kept[:, 1:] <= kept[:, :-1]).all()
+    nothing = torch.zeros(1, 1, output.shape[-1], dtype=output.dtype, device=output.device)
+    nothing = nothing if encoder.norm is None else encoder.norm(nothing)
+    return torch.where(padded.unsqueeze(-1), nothing, output)
