@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ import torch
 
 from t2t import backend
 from t2t.building import create_builder
-from t2t.declared import InputShape, declared_shapes
-from t2t.errors import ConversionError
+from t2t.errors import ConversionError, ShapeWarning
 from t2t.network import Network
 from t2t.precision import Policy
-from t2t.signature import Signature, TensorSpec, flatten, leaf_paths
+from t2t.signature import Dimension, Profile, Signature, TensorSpec, flatten, leaf_paths
+from t2t.sizes import expression, static_size
+from t2t.sizes.declared import Declared, InputShape, declare
+from t2t.sizes.expressions import symbols_of
+from t2t.sizes.notation import text
+from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 
@@ -44,13 +49,18 @@ class Conversion:
     signature: Signature
     graph: Graph
 
-    def profile(self) -> dict[str, Any]:
-        """Give min, opt and max shape of every dynamic input, as the builder takes them."""
-        return {
-            spec.name: (spec.min_shape, spec.opt_shape, spec.max_shape)
-            for spec in self.signature.inputs
-            if spec.min_shape is not None
-        }
+    def profiles(self) -> list[dict[str, Any]]:
+        """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
+        inputs = self.signature.inputs
+        if all(spec.min_shape is None for spec in inputs):
+            return []
+        sets = self.signature.profiles or [
+            [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in inputs]
+        ]
+        return [
+            {s.name: three for s, three in zip(inputs, p, strict=True) if s.min_shape is not None}
+            for p in sets
+        ]
 
 
 def to_network(
@@ -82,11 +92,20 @@ def to_network(
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
-        TensorSpec(name, value.tensor.dtype, _plain(value.tensor))
-        for name, value in zip(wanted, values, strict=True)
+        _output_spec(name, value.tensor, graph) for name, value in zip(wanted, values, strict=True)
     )
+    notes = (*traced.declared.notes, *graph.notes)
+    for note in notes:
+        warnings.warn(note, ShapeWarning, stacklevel=3)
     signature = Signature(
-        traced.input_specs(), outputs, traced.structure, structure, traced.tied(), traced.parameters
+        traced.input_specs(),
+        outputs,
+        traced.structure,
+        structure,
+        traced.dimensions(),
+        traced.parameters,
+        traced.profiles() if len(traced.declared.profiles) > 1 else (),
+        notes,
     )
     return Conversion(network, builder, signature, graph)
 
@@ -127,28 +146,51 @@ class _Traced:
     names: list[str]
     parameters: tuple[str, ...]
     structure: Any
-    declared: list[InputShape]
+    declared: Declared
+
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Return the dynamic dimensions, with the ranges for which the trace holds."""
+        return tuple(dict.fromkeys(self.graph.dimensions.values()))
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return the shapes of all inputs in each profile, narrowed as the dimensions are."""
+        return tuple(
+            tuple(self._narrowed(index, shape) for index, shape in enumerate(profile))
+            for profile in self.declared.profiles
+        )
+
+    def _narrowed(self, index: int, shape: InputShape) -> tuple[Any, Any, Any]:
+        low, best, high = list(shape.min), list(shape.opt), list(shape.max)
+        for dimension in self.dimensions():
+            values = range(dimension.low, dimension.high + 1, dimension.step)
+            for place in dimension.places:
+                if place.input == index:
+                    d = place.dim
+                    fitting = [v for v in values if low[d] <= place.size(v) <= high[d]]
+                    nearest = min(fitting, key=lambda v: abs(place.size(v) - best[d]))
+                    low[d], high[d] = place.size(fitting[0]), place.size(fitting[-1])
+                    best[d] = place.size(nearest)
+        return tuple(low), tuple(best), tuple(high)
 
     def input_specs(self) -> tuple[TensorSpec, ...]:
         return tuple(
-            _input_spec(name, value, shape, self._ranges())
-            for name, value, shape in zip(self.names, self.graph.inputs, self.declared, strict=True)
+            self._input_spec(index, name, value.tensor)
+            for index, (name, value) in enumerate(zip(self.names, self.graph.inputs, strict=True))
         )
 
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        """Give the range of each dynamic dimension, narrowed perhaps, by its name."""
-        places = self.graph.symbols.items()
-        return {
-            self.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
-            for symbol, (index, dim) in places
-        }
-
-    def tied(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        places: dict[str, list[tuple[int, int]]] = {}
-        for index, shape in enumerate(self.declared):
-            for dim, dynamic in shape.dynamic.items():
-                places.setdefault(dynamic.name, []).append((index, dim))
-        return tuple(tuple(group) for group in places.values() if len(group) > 1)
+    def _input_spec(self, index: int, name: str, x: torch.Tensor) -> TensorSpec:
+        shape = _plain(x)
+        if -1 not in shape:
+            return TensorSpec(name, x.dtype, shape)
+        shapes = [profile[index] for profile in self.profiles()]
+        low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
+        high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
+        names = [""] * len(shape)
+        for dimension in self.dimensions():
+            for place in dimension.places:
+                if place.input == index and dimension.named:
+                    names[place.dim] = place.text(dimension.name)
+        return TensorSpec(name, x.dtype, shape, low, shapes[0][1], high, tuple(names))
 
 
 def _trace(
@@ -171,10 +213,9 @@ def _trace(
         raise ConversionError("the example inputs hold no tensor")
     parameters = _parameters(module)
     names = _input_names(structure, parameters, input_names)
-    declared = declared_shapes(names, tensors, **shapes)
-    dimensions = [
-        {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()} for shape in declared
-    ]
+    declared = declare(structure, names, parameters, tensors, **shapes)
+    if narrow_shapes and len(declared.profiles) > 1:
+        raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
     def finish(output: Any, tracer: Any) -> tuple[list[Value], Any]:
         leaves, form = flatten(output, share=True, name="output")
@@ -182,28 +223,35 @@ def _trace(
 
     with _without_dropout(module, ignore_dropout):
         graph = trace(
-            module, args, keywords, dimensions, names=names, narrow_shapes=narrow_shapes,
+            module,
+            args,
+            keywords,
+            names=names,
+            dimensions=declared.dimensions,
+            boxes=declared.boxes(),
+            narrow_shapes=narrow_shapes,
+            automatic=declared.automatic,
             finish=finish,
-        )  # fmt: skip
+        )
     return _Traced(graph, names, parameters, structure, declared)
 
 
-def _input_spec(
-    name: str, value: Value, shape: InputShape, ranges: Mapping[str, tuple[int, int]]
-) -> TensorSpec:
-    if not shape.dynamic:
-        return TensorSpec(name, value.tensor.dtype, _plain(value.tensor))
-    low, best, high = list(shape.min), list(shape.opt), list(shape.max)
-    for dim, dimension in shape.dynamic.items():
-        if dimension.name in ranges:
-            low[dim], high[dim] = least, most = ranges[dimension.name]
-            best[dim] = min(max(best[dim], least), most)
-    dynamic = tuple(-1 if a != b else a for a, b in zip(shape.min, shape.max, strict=True))
-    return TensorSpec(name, value.tensor.dtype, dynamic, tuple(low), tuple(best), tuple(high))
+def _output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
+    shape = _plain(x)
+    if -1 not in shape:
+        return TensorSpec(name, x.dtype, shape)
+    sizes = [expression(size) for size in x.shape]
+    low, high = zip(*(span(size, graph.boxes) for size in sizes), strict=True)
+    named = [all(graph.dimensions[s].named for s in symbols_of(size)) for size in sizes]
+    names = tuple(
+        text(size) if plain == -1 and is_named else ""
+        for size, plain, is_named in zip(sizes, shape, named, strict=True)
+    )
+    return TensorSpec(name, x.dtype, shape, low, None, high, names)
 
 
 def _plain(x: torch.Tensor) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else -1 for size in x.shape)
+    return tuple(-1 if (n := static_size(size)) is None else n for size in x.shape)
 
 
 def _parameters(module: Any) -> tuple[str, ...]:

@@ -113,9 +113,7 @@ def _convert(
     del program
     gc.collect()
     start = time.perf_counter()
-    profile = conversion.profile()
-    profiles = [profile] if profile else []
-    build(raw, builder=conversion.builder, profiles=profiles, progress=False)
+    build(raw, builder=conversion.builder, profiles=conversion.profiles(), progress=False)
     result.built = time.perf_counter() - start
     if result.result == "ok" and not changes(expected):
         result.result = "weak: the outputs hardly depend on the inputs"

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from t2t.errors import UnsupportedArgumentError
-from t2t.shapes import static_size
+from t2t.sizes import is_symbolic, static_size
 
-__all__ = ["dims", "ntuple", "positive_dim", "static_sizes"]
+__all__ = ["agree", "dims", "ntuple", "positive_dim", "static_sizes"]
 
 
 def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
@@ -36,6 +36,16 @@ def static_number(name: str, value: Any) -> int:
 def static_sizes(x: torch.Tensor) -> tuple[int, ...]:
     """Give a tensor's shape, which must not be dynamic."""
     return tuple(static_number("shape", size) for size in x.shape)
+
+
+def agree(*pairs: tuple[Any, Any]) -> bool:
+    """Say whether the two sizes of each pair are equal; dynamic ones are required to be."""
+    for size, wanted in pairs:
+        if is_symbolic(size) or is_symbolic(wanted):
+            torch._check(size == wanted, lambda: f"a size is {size}, but must be {wanted}")  # noqa: B023
+        elif size != wanted:
+            return False
+    return True
 
 
 def positive_dim(dim: int, rank: int) -> int:

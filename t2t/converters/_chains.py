@@ -14,7 +14,7 @@ from t2t.converters._arguments import positive_dim
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
 from t2t.registry import Converter
-from t2t.shapes import has_symbol
+from t2t.sizes import has_symbol
 
 __all__ = ["CHAIN", "Step", "step_of"]
 

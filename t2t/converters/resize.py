@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import sympy
 import torch
 import torch.nn.functional as F
 
@@ -20,7 +19,7 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import expression, is_symbolic, static_size
+from t2t.sizes import is_symbolic, static_size, times
 
 __all__ = ["resize_by_weights", "resize_nearest", "resize_smooth"]
 
@@ -51,8 +50,7 @@ def _factor(size: Any, count: Any, scale: float | None) -> int | None:
     """Give the whole number by which a dimension grows, if it is one."""
     if scale is not None:
         return int(scale) if float(scale).is_integer() and scale >= 1 else None
-    quotient = expression(count) / expression(size)
-    return int(quotient) if isinstance(quotient, sympy.Integer) and quotient >= 1 else None
+    return times(count, size) or None
 
 
 def _scales(input: torch.Tensor, output_size: Any, scale_factors: Any) -> list[float | None]:

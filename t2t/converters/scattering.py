@@ -24,7 +24,7 @@ from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = [
     "copy",

@@ -151,6 +151,7 @@ class TRTModule(torch.nn.Module):
         )
         lines = [f"inputs: {'; '.join(map(str, signature.inputs))}"]
         lines += [f"outputs: {'; '.join(map(str, signature.outputs))}"]
+        lines += [f"sizes: {note}" for note in signature.notes]
         if engine is not None:
             gpus = ", ".join(self.details.get("compute_capabilities", ()))
             lines += [

@@ -10,7 +10,7 @@ from t2t import backend, dtypes
 from t2t.errors import ConversionError
 from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, Operation, shape
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["Boundary"]
 

@@ -15,7 +15,7 @@ from t2t.errors import ConversionError
 from t2t.network.tensors import NetworkTensor, Operation, TensorLike, set_attribute, shape
 from t2t.precision import Policy
 from t2t.registry import Precision
-from t2t.shapes import is_symbolic
+from t2t.sizes import is_symbolic
 
 __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
@@ -167,7 +167,7 @@ class NetworkCore:
             return self._align(self.cast(known, wanted), rank)
         if isinstance(x, bool | int | float):
             wanted = self.compute_dtype(dtype or self.output.dtype)
-            return self._number(x, wanted, rank or 0)
+            return self.number(x, wanted, rank or 0)
         if is_symbolic(x):
             wanted = self.compute_dtype(dtype or self.output.dtype)
             return self._align(self.cast(self.scalar(x), wanted), rank)
@@ -250,7 +250,8 @@ class NetworkCore:
         """Give TensorRT's data type of a torch dtype."""
         return dtypes.to_trt(dtype)
 
-    def _number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+    def number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+        """Give a number as a constant with ``rank`` dimensions of size 1."""
         # repr tells -0.0 from 0.0 and equals itself for NaN.
         key = ("number", repr(x), dtype, rank)
         if key not in self._shared:

@@ -12,7 +12,7 @@ from t2t.network.arithmetic import member
 from t2t.network.core import NetworkTensor, TensorLike
 from t2t.network.core import shape as shape_of
 from t2t.network.shuffles import Shuffles, same_sizes
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["Movement", "same_sizes"]
 

@@ -11,7 +11,7 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["raised_location", "user_location"]
+__all__ = ["raised_location", "torch_location", "user_location"]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
@@ -35,6 +35,17 @@ def user_location(boundary: CodeType) -> Location | None:
     while frame is not None and frame.f_code is not boundary:
         code = frame.f_code
         if not _is_hidden(code):
+            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
+def torch_location() -> Location | None:
+    """Find the innermost line of torch's own modules, as nn.TransformerEncoder's forward."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if "/torch/nn/" in code.co_filename:
             return Location(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
     return None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._prims_common import is_contiguous_or_false
 
-from t2t.shapes import has_symbol, is_symbolic
+from t2t.sizes import has_symbol, is_symbolic
 from t2t.tracing.patches import patch
 from t2t.tracing.tracer import Tracer
 
