@@ -120,7 +120,9 @@ def convert(
             profiles=conversion.profiles(),
             **build_options,
         )
-        program = capture(network.raw, network.weights) if keep_program else None
+        program = None
+        if keep_program:
+            program = capture(network.raw, network.weights, network.sizes())
         return TRTModule(
             plan,
             conversion.signature,

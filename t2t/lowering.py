@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,7 +97,7 @@ def to_network(
     )
     notes = (*traced.declared.notes, *graph.notes)
     for note in notes:
-        warnings.warn(note, ShapeWarning, stacklevel=3)
+        warnings.warn(note, ShapeWarning, stacklevel=_depth())
     signature = Signature(
         traced.input_specs(),
         outputs,
@@ -138,6 +139,14 @@ def missing_operators(
     found = [str(error) for error in gaps(traced.graph, network, traced.names, values)]
     del builder
     return list(dict.fromkeys(found))
+
+
+def _depth() -> int:
+    """Return how many frames of t2t stand between the caller and the user's code."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("t2t."):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 @dataclass

@@ -38,6 +38,7 @@ class Boundary(NetworkCore):
                 # TensorRT ignores a second marking, and the marking of an input.
                 tensor = self.result(self.add("add_identity", tensor))
         tensor.name = self.unique_name(name)
+        self._note_sizes(value, tensor)
         self._marked.add(tensor.name)
         self.raw.mark_output(tensor)
         return tensor

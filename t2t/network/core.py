@@ -15,7 +15,7 @@ from t2t.errors import ConversionError
 from t2t.network.tensors import NetworkTensor, Operation, TensorLike, set_attribute, shape
 from t2t.precision import Policy
 from t2t.registry import Precision
-from t2t.sizes import is_symbolic
+from t2t.sizes import has_symbol, is_symbolic, size_texts
 
 __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
@@ -46,6 +46,7 @@ class NetworkCore:
         # TensorRT reads weights until the build ends, and ids must stay taken as long as they are
         # keys: everything that the network refers to lives as long as the network.
         self._alive: list[Any] = []
+        self._dynamic: list[tuple[torch.Tensor, NetworkTensor]] = []
 
     # -- the operation in progress ---------------------------------------------------------------
 
@@ -129,6 +130,15 @@ class NetworkCore:
         """Let a traced torch tensor stand for a network tensor."""
         self._values[id(value)] = tensor
         self._alive.append(value)
+        self._note_sizes(value, tensor)
+
+    def _note_sizes(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
+        if has_symbol(tuple(value.shape)):
+            self._dynamic.append((value, tensor))
+
+    def sizes(self) -> dict[str, tuple[str, ...]]:
+        """Return the shapes of the tensors that have dynamic sizes, in the user's names."""
+        return {tensor.name: size_texts(value) for value, tensor in self._dynamic}
 
     def refuse(self, value: torch.Tensor, error: Exception) -> None:
         """Let any use of a traced torch tensor raise an error."""

@@ -60,6 +60,15 @@ class Sizes(NetworkCore):
         tensor: NetworkTensor = self._sizes.emit(expression(size))
         return tensor
 
+    def size_cases(self, sizes: Sequence[Any]) -> tuple[list[tuple[int, ...]], NetworkTensor]:
+        """Return all values that symbolic sizes have together, and an index (1,) of the present.
+
+        Raises:
+            UnsupportedArgumentError: there are too many.
+        """
+        values, index = self._sizes.cases([expression(size) for size in sizes])
+        return values, index
+
     def scalar(self, x: Any) -> NetworkTensor:
         """Give a symbolic number as a 0-D network tensor."""
         return self.reshape(self.size(x), ())

@@ -15,11 +15,15 @@ from t2t.reference.layer import Layer, TensorInfo
 __all__ = ["from_state", "to_state"]
 
 _FORMAT = 1
-Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str]
+Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str, dict[str, list[str]]]
 
 
 def to_state(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer], made: str
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    layers: Sequence[Layer],
+    made: str,
+    sizes: Mapping[str, Sequence[int | str]],
 ) -> dict[str, Tensor | str]:
     """Give "program" (JSON) and "weights.<i>"; memory used by several layers is kept once."""
     weights: dict[tuple[Any, ...], int] = {}
@@ -52,6 +56,7 @@ def to_state(
         "inputs": [_info_row(info) for info in inputs],
         "outputs": [_info_row(info) for info in outputs],
         "layers": rows,
+        "sizes": sizes,
     }
     entries["program"] = json.dumps(program)
     return entries
@@ -77,7 +82,9 @@ def from_state(entries: Mapping[str, Any]) -> Parts:
         layers = [_layer(row, entries) for row in program["layers"]]
         inputs = [_info(row) for row in program["inputs"]]
         outputs = [_info(row) for row in program["outputs"]]
-        return inputs, outputs, layers, str(program["made_by"])
+        # Programs of t2t 0.1 have no names of sizes.
+        sizes = {name: list(map(str, s)) for name, s in program.get("sizes", {}).items()}
+        return inputs, outputs, layers, str(program["made_by"]), sizes
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"the program is damaged: {error!r}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,19 +101,45 @@ class SizeLayers:
             self._net.add("add_slice", self._shapes[tensor.name], (dim,), (1,), (1,))
         )
 
+    def cases(self, sizes: Sequence[Value]) -> tuple[list[tuple[int, ...]], Any]:
+        """Tell apart all values that sizes have together, for what differs with each of them.
+
+        Returns:
+            The values, and which of these the sizes have at run time: an index of shape (1,).
+
+        Raises:
+            UnsupportedArgumentError: there are more than a table holds.
+        """
+        symbols = sorted(set().union(*map(ex.symbols_of, sizes)), key=lambda s: s.order)
+        points = self._points(symbols, ", ".join(map(text, sizes)))
+        columns = [np.broadcast_to(ex.evaluate(x, points, ARRAYS), _shape(points)) for x in sizes]
+        rows = np.stack([column.ravel() for column in columns], 1)
+        values, places = np.unique(rows, axis=0, return_inverse=True)
+        index = self._looked_up(np.ravel(places), symbols)
+        return [tuple(int(n) for n in row) for row in values], index
+
     def _table(self, x: Operation) -> Any:
         """Look up what TensorRT has no exact layers for, as a product with 1.7 rounded down."""
         symbols = sorted(ex.symbols_of(x), key=lambda symbol: symbol.order)
+        values = ex.evaluate(x, self._points(symbols, text(x)), ARRAYS)
+        return self._looked_up(np.ravel(values), symbols)
+
+    def _points(self, symbols: Sequence[Symbol], what: str) -> dict[Symbol, Any]:
+        """Return all combinations of values of symbols."""
         axes = [self._ranges[symbol] for symbol in symbols]
         if math.prod(map(len, axes)) > LARGEST_TABLE:
             raise UnsupportedArgumentError(
-                f"the size {text(x)} is rounded from a real number for more than {LARGEST_TABLE} "
-                "combinations of sizes; compute it of integers (h * 17 // 10), or declare fewer "
-                "sizes"
+                f"what depends on {what} is looked up in a table, which has room for "
+                f"{LARGEST_TABLE} combinations of sizes; declare fewer sizes, or compute with "
+                "integers (h * 17 // 10)"
             )
         points = np.meshgrid(*(axis.values() for axis in axes), indexing="ij")
-        values = ex.evaluate(x, dict(zip(symbols, points, strict=True)), ARRAYS)
-        table = self._net.vector([int(value) for value in np.ravel(values)])
+        return dict(zip(symbols, points, strict=True))
+
+    def _looked_up(self, values: Any, symbols: Sequence[Symbol]) -> Any:
+        """Take a value for each combination of the symbols' values."""
+        table = self._net.vector([int(value) for value in values])
+        axes = [self._ranges[symbol] for symbol in symbols]
         place: Value = 0
         for symbol, axis in zip(symbols, axes, strict=True):
             step = ex.floor_divide(ex.subtract(symbol_value(symbol), axis.low), axis.step)
@@ -143,6 +169,10 @@ def _operations(x: Value) -> list[Operation]:
 def _has_layer(x: Operation) -> bool:
     exact = x.name in ("floor_divide", "minimum", "maximum", "absolute")
     return exact and not any(kind_of(arg) is float for arg in x.args)
+
+
+def _shape(points: Mapping[Symbol, Any]) -> tuple[int, ...]:
+    return next(iter(points.values())).shape  # type: ignore[no-any-return]
 
 
 class _Lazy(dict[Symbol, Any]):

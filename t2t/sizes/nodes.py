@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from t2t.sizes import expressions as ex
 from t2t.sizes.arithmetic import NUMBERS
+from t2t.sizes.notation import text
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds, kind_of
 
 __all__ = ["Reason", "SizeEnvironment", "SizeNode"]
@@ -209,7 +210,7 @@ class SizeNode(SymNode):
 
     @override
     def str(self) -> Any:
-        return repr(self.value)
+        return text(self.value)
 
     __repr__ = str
 

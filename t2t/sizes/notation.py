@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -88,12 +89,12 @@ def _sum(x: Polynomial) -> tuple[str, int]:
 def _term(monomial: Monomial, coefficient: int, negative: bool) -> str:
     factors = [str(coefficient)] if coefficient != 1 or not monomial else []
     alone = len(monomial) == 1 and not factors and not negative
-    # a*(b//c) is not a*b//c, and -(b//c) is not -b//c.
-    factors += [
-        text(atom) if alone or isinstance(atom, Symbol) or atom.name in _FUNCTIONS
-        else f"({text(atom)})"
-        for atom in monomial
-    ]  # fmt: skip
+    for atom, run in itertools.groupby(monomial):
+        # a*(b//c) is not a*b//c, and -(b//c) is not -b//c.
+        plain = alone or isinstance(atom, Symbol) or atom.name in _FUNCTIONS
+        times = len(list(run))
+        power = f"**{times}" if times > 1 else ""
+        factors.append((text(atom) if plain else f"({text(atom)})") + power)
     return "*".join(factors)
 
 

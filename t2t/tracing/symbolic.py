@@ -27,6 +27,8 @@ def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
         patch(stack, owner, "reshape", functools.partial(_reshape, tracer))
         patch(stack, owner, "flatten", functools.partial(_flatten, tracer))
     patch(stack, math, "sqrt", functools.partial(_sqrt, tracer))
+    for name in ("is_compiling", "is_exporting"):
+        patch(stack, torch.compiler, name, functools.partial(_is_tracing, tracer))
 
 
 def _tensor(tracer: Tracer, original: Any) -> Any:
@@ -66,6 +68,16 @@ def _sqrt(tracer: Tracer, original: Any) -> Any:
         return original(x)
 
     return sqrt
+
+
+def _is_tracing(tracer: Tracer, original: Any) -> Any:
+    """Let code that asks take its way without caches and shortcuts that need plain sizes."""
+
+    @functools.wraps(original)
+    def is_tracing() -> bool:
+        return tracer.is_active() or original()
+
+    return is_tracing
 
 
 def _linspace(tracer: Tracer, original: Any) -> Any:
