@@ -17,6 +17,7 @@ from t2t.sizes.polynomials import floor_divide, multiply
 from t2t.sizes.terms import Operation, Polynomial, Value, value_of
 
 __all__ = [
+    "apply_function",
     "expression",
     "has_symbol",
     "is_symbolic",
@@ -37,6 +38,11 @@ def has_symbol(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(has_symbol(item) for item in value)
     return is_symbolic(value)
+
+
+def apply_function(name: str, x: Any) -> Any:
+    """Return a function of `math`, such as "log", of a symbolic number."""
+    return torch.SymFloat(getattr(x.node, f"sym_{name}")())
 
 
 def expression(value: Any) -> Value:

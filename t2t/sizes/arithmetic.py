@@ -34,6 +34,9 @@ NUMBERS: Arithmetic = {
     "maximum": max,
     "absolute": abs,
     "power": operator.pow,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
     "choose": lambda condition, a, b: a if condition else b,
     "ratio": operator.truediv,
     "true_divide": operator.truediv,
@@ -64,13 +67,13 @@ def _integer(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _power(base: Any, exponent: Any) -> Any:
     if np.result_type(base, exponent).kind != "f":
         return np.power(base, exponent)
-    return np.frompyfunc(operator.pow, 2, 1)(base, exponent).astype(np.float64)
+    return np.asarray(np.frompyfunc(operator.pow, 2, 1)(base, exponent), dtype=np.float64)
 
 
 def _python(name: str) -> Callable[[Any], Any]:
     """Apply Python's function to each element: numpy's may differ from it in the last bit."""
     function = np.frompyfunc(getattr(math, name), 1, 1)
-    return lambda x: function(x).astype(np.float64)
+    return lambda x: np.asarray(function(x), dtype=np.float64)
 
 
 ARRAYS: Arithmetic = {
@@ -84,6 +87,9 @@ ARRAYS: Arithmetic = {
     "maximum": np.maximum,
     "absolute": np.absolute,
     "power": _power,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
     "choose": np.where,
     "ratio": np.true_divide,
     "true_divide": np.true_divide,
@@ -152,6 +158,13 @@ def _modulo(a: Interval, b: Interval) -> Interval:
     return (min(b[0], 0), max(b[1], 0))
 
 
+def _bitwise(a: Interval, b: Interval) -> Interval:
+    largest = max(a[1], b[1])
+    if min(a[0], b[0]) < 0 or largest == math.inf:
+        return _UNKNOWN
+    return 0, (1 << int(largest).bit_length()) - 1
+
+
 def _truth(always: bool, never: bool) -> Interval:
     return (1, 1) if always else (0, 0) if never else _ANY
 
@@ -167,6 +180,9 @@ INTERVALS: Arithmetic = {
     "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "absolute": _absolute,
     "power": lambda a, b: _UNKNOWN,  # noqa: ARG005
+    "bitwise_and": _bitwise,
+    "bitwise_or": _bitwise,
+    "bitwise_xor": _bitwise,
     "choose": lambda _, a, b: (min(a[0], b[0]), max(a[1], b[1])),
     "ratio": _quotient(operator.truediv),
     "true_divide": _quotient(operator.truediv),

@@ -18,6 +18,7 @@ from t2t.sizes.terms import Monomial, Operation, Polynomial, Symbol, Value, boun
 __all__ = [
     "absolute",
     "add",
+    "bitwise",
     "ceiling",
     "choose",
     "conjunction",
@@ -124,6 +125,13 @@ def power(a: Value, b: Value) -> Value:
     if not _is_real(a, b) and bounds(b)[0] >= 0:
         return integers.atom_of("power", a, b)
     return _real("power", a, b)
+
+
+def bitwise(name: str, a: Value, b: Value) -> Value:
+    """Return a & b, a | b or a ^ b, by the name of the arithmetics: "bitwise_and"."""
+    if _is_number(a, b):
+        return NUMBERS[name](a, b)  # type: ignore[no-any-return]
+    return integers.atom_of(name, a, b)
 
 
 def choose(condition: Value, a: Value, b: Value) -> Value:
@@ -463,6 +471,9 @@ _EXPRESSIONS: Arithmetic = {
     "minimum": minimum,
     "maximum": maximum,
     "absolute": absolute,
+    "bitwise_and": lambda a, b: bitwise("bitwise_and", a, b),
+    "bitwise_or": lambda a, b: bitwise("bitwise_or", a, b),
+    "bitwise_xor": lambda a, b: bitwise("bitwise_xor", a, b),
     "power": power,
     "choose": choose,
     "ratio": true_divide,

@@ -255,7 +255,8 @@ def _clone(mode: SizedFakeMode, self: Any, memory_format: Any = None) -> Any:
 @_rule(aten._softmax.default, aten._log_softmax.default)
 def _softmax(mode: SizedFakeMode, self: Any, dim: int, half_to_float: bool) -> Any:
     del dim
-    return _empty_like(mode, self, dtype=torch.float32 if half_to_float else None)
+    dtype = torch.float32 if half_to_float else self.dtype
+    return mode.fresh(sizes_of(self), dtype, self.device)
 
 
 @_rule(aten.cat.default)

@@ -235,10 +235,17 @@ def _named(name: str) -> Callable[[Value], Value]:
     return lambda a: ex.function(name, a)
 
 
+def _bitwise(name: str) -> Callable[[Value, Value], Value]:
+    return lambda a, b: ex.bitwise(name, a, b)
+
+
 _METHODS: dict[str, Callable[..., Value]] = {
     "abs": ex.absolute,
     "add": ex.add,
     "and_": ex.conjunction,
+    "bitwise_and": _bitwise("bitwise_and"),
+    "bitwise_or": _bitwise("bitwise_or"),
+    "bitwise_xor": _bitwise("bitwise_xor"),
     "ceil": ex.ceiling,
     "eq": ex.equal,
     "float_pow": ex.power,
@@ -273,10 +280,12 @@ _METHODS: dict[str, Callable[..., Value]] = {
     "sym_or": ex.disjunction,
     "truediv": ex.true_divide,
     "trunc": ex.truncate,
+    "xor": lambda a, b: ex.negation(ex.equal(a, b)),
     **{
         f"sym_{name}": _named(name)
         for name in (
-            "acos", "asin", "atan", "cos", "cosh", "log2", "sin", "sinh", "sqrt", "tan", "tanh",
+            "acos", "asin", "atan", "cos", "cosh", "exp", "log", "log2", "sin", "sinh", "sqrt",
+            "tan", "tanh",
         )
     },
 }  # fmt: skip

@@ -15,7 +15,8 @@ __all__ = ["text"]
 _SUM, _PRODUCT, _ATOM = range(3)
 _BETWEEN = {
     "floor_divide": "//", "true_divide": "/", "ratio": "/", "modulo": "%", "multiply": "*",
-    "add": "+", "subtract": "-", "power": "**", "equal": " == ", "less": " < ",
+    "add": "+", "subtract": "-", "power": "**", "bitwise_and": " & ", "bitwise_or": " | ",
+    "bitwise_xor": " ^ ", "equal": " == ", "less": " < ",
     "less_or_equal": " <= ",
 }  # fmt: skip
 _FUNCTIONS = {
