@@ -66,6 +66,8 @@ class Leaves:
 
     def _visit(self, node: Structure, entry: Any, path: str, found: list[Any]) -> None:
         if node["kind"] == "tensor":
+            if not (entry is None or isinstance(entry, Mapping | Sequence)):
+                raise ShapeError(f"{path} is {entry!r}, but the input there is a tensor")
             found[node["index"]] = entry
         if entry is None or node["kind"] in ("tensor", "value"):
             return
@@ -117,7 +119,7 @@ def shapes_of(given: Any, structure: Structure, names: Sequence[str]) -> Iterato
     """Return the shapes of further inputs; they may come from a data set."""
     if not isinstance(given, Iterable):
         # A data set of PyTorch has a length and items, and need not be iterable.
-        given = (given[index] for index in range(len(given)))
+        given = map(given.__getitem__, range(len(given)))
     keys = structure["items"][1]["keys"]
     for number, entry in enumerate(given):
         call: Any = ((entry,) if isinstance(entry, torch.Tensor) else entry, {})

@@ -212,13 +212,13 @@ def advice(guard: Guard, box: Box, names: Names, narrowed: Narrowed, can_narrow:
         narrowed: ranges in which more conditions hold.
         can_narrow: whether narrow_shapes=True would be new to the user.
     """
-    smaller = _one_size(guard, box, names) or _smaller_ranges(guard, box, names, narrowed)
     fixes = []
-    if smaller:
-        fixes.append(smaller + (", or pass narrow_shapes=True" if can_narrow else ""))
-    elif relation := _relation(guard.condition):
+    relation = _relation(guard.condition)
+    if relation is not None and _equal_symbols(guard.condition) is None:
         fixes.append(names.derived(*relation))
-    if not fixes:
+    elif fix := _one_size(guard, box, names) or _smaller_ranges(guard, box, names, narrowed):
+        fixes.append(fix + (", or pass narrow_shapes=True" if can_narrow else ""))
+    else:
         fixes.append("Declare one of these dimensions static")
     # Nobody can change what PyTorch's own modules do.
     if guard.reason != "requirement" and "/torch/nn/" not in str(guard.location):
