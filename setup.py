@@ -13,7 +13,14 @@ ONNX = ["onnx", "onnxscript"]
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
 # The models of `make sweep`; nothing else needs them.
-SWEEP = ["timm>=1.0.20", "transformers>=5.0", "segmentation-models-pytorch>=0.5"]
+# opencv and pyyaml: ultralytics needs them; make installs it without its other dependencies.
+SWEEP = [
+    "timm>=1.0.20",
+    "transformers>=5.0",
+    "segmentation-models-pytorch>=0.5",
+    "opencv-python-headless",
+    "pyyaml",
+]
 
 setup(
     name="t2t",
