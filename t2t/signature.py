@@ -24,6 +24,7 @@ __all__ = [
     "flatten",
     "leaf_paths",
     "match",
+    "range_problem",
     "unflatten",
 ]
 
@@ -126,6 +127,31 @@ class Dimension:
                 )
 
 
+def range_problem(
+    shape: Shape, low: Shape, best: Shape, high: Shape, *, values: bool = False
+) -> str:
+    """Say what is wrong with the minimum, optimum and maximum of a shape; "" where nothing is.
+
+    Args:
+        shape: sizes, -1 for each dynamic dimension.
+        low: the minimum.
+        best: the optimum.
+        high: the maximum.
+        values: these are no sizes but the values of a shape tensor, which may be negative.
+    """
+    rank = len(shape)
+    if not len(low) == len(best) == len(high) == rank:
+        return f"min {low}, opt {best} and max {high} need {rank} numbers each"
+    if not values and min(low, default=0) < 0:
+        return f"min {low} has a negative size"
+    for dim, (size, least, usual, most) in enumerate(zip(shape, low, best, high, strict=True)):
+        if not least <= usual <= most:
+            return f"dimension {dim} needs min <= opt <= max, but they are {least}, {usual}, {most}"
+        if size != -1 and not least == most == size:
+            return f"dimension {dim} is {size} in the network, so it cannot be {least} to {most}"
+    return ""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """One input or output of the network.
@@ -157,17 +183,9 @@ class TensorSpec:
         if self.min_shape is None or self.max_shape is None:
             return
         opt = self.max_shape if self.opt_shape is None else self.opt_shape
-        rank = len(self.shape)
-        if not len(self.min_shape) == len(opt) == len(self.max_shape) == rank:
-            raise ShapeError(f"{self.name!r}: min, opt and max shapes need {rank} dimensions")
-        for dim, (size, low, best, high) in enumerate(
-            zip(self.shape, self.min_shape, opt, self.max_shape, strict=True)
-        ):
-            if not low <= best <= high or (size != -1 and not low == high == size):
-                raise ShapeError(
-                    f"{self.name!r}: dimension {dim} is {size} with the range {low} <= {best} "
-                    f"<= {high}; sizes need min <= opt <= max, static ones are equal"
-                )
+        problem = range_problem(self.shape, self.min_shape, opt, self.max_shape)
+        if problem:
+            raise ShapeError(f"{self.name!r}: {problem}")
 
     def __str__(self) -> str:
         return f"{self.name}: {_dtype_name(self.dtype)} {self.shape_text()}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import einsum, nn
+from torch import einsum, matmul, nn
 
 import t2t
 from t2t.errors import ConversionError, GuardError, ShapeError, ShapeWarning
@@ -365,7 +365,7 @@ def test_profiles_of_named_dims() -> None:
             "min_shapes and max_shapes, or dynamic_shapes, not both",
         ),
         ({"shape_examples": [X], "profiles": []}, "shape_examples, or profiles"),
-        ({"min_shapes": [(1, 3)], "max_shapes": [(4, 3)]}, "3 dimensions"),
+        ({"min_shapes": [(1, 3)], "max_shapes": [(4, 3)]}, "need 3 numbers"),
     ],
 )
 def test_ways_that_exclude_each_other(options: Any, words: str) -> None:
@@ -625,6 +625,28 @@ LAYOUT: dict[str, Callable[..., Any]] = {
 def test_a_batch_of_one_is_nothing_special(name: str, example: int) -> None:
     runs = [[torch.randn(size, 3, 4)] for size in (example, 1, 5)]
     compared(LAYOUT[name], runs, max_batch_size=8)
+
+
+BROADCAST: dict[str, Callable[[torch.Tensor], Any]] = {
+    "add": lambda x: x + torch.ones(4, 1, 1),
+    "in-place": lambda x: torch.ones(4, 3, 4).mul_(x),
+    "assigned": lambda x: torch.zeros(4, 3, 4).index_put((torch.arange(4),), x),
+    "expand": lambda x: x.expand(4, 3, 4),
+    "where": lambda x: torch.where(torch.ones(4, 1, 1) > 0, x, x),
+    "matmul": lambda x: matmul(x, torch.ones(4, 4, 5)),
+    "einsum": lambda x: einsum("bij,bjk->bik", x, torch.ones(4, 4, 5)),
+    "broadcast": lambda x: torch.broadcast_tensors(x, torch.ones(4, 1, 1))[0],
+    "cat": lambda x: torch.cat([x, torch.ones(1, 3, 4)], 1),
+    "squeeze": lambda x: x.squeeze(0),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_what_fits_only_a_batch_of_one_is_refused(name: str) -> None:
+    message = refusal(BROADCAST[name], [X[:1]], max_batch_size=8)
+    assert "`batch == 1`" in message
+    assert "static" in message
+    assert re.search(r"test_dynamic\.py:\d+ in", message)
 
 
 @pytest.mark.parametrize(

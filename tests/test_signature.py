@@ -262,9 +262,9 @@ def test_flat_signature():
     ("shapes", "words"),
     [
         ({"min_shape": (1,)}, "together"),
-        ({"min_shape": (1, 2), "max_shape": (2, 2)}, "1 dimensions"),
-        ({"min_shape": (3,), "max_shape": (2,)}, "3 <= 2 <= 2"),
-        ({"min_shape": (1,), "opt_shape": (5,), "max_shape": (2,)}, "1 <= 5 <= 2"),
+        ({"min_shape": (1, 2), "max_shape": (2, 2)}, "need 1 numbers"),
+        ({"min_shape": (3,), "max_shape": (2,)}, "they are 3, 2, 2"),
+        ({"min_shape": (1,), "opt_shape": (5,), "max_shape": (2,)}, "they are 1, 5, 2"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(shapes, words):

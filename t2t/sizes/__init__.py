@@ -18,6 +18,7 @@ from t2t.sizes.terms import Operation, Polynomial, Value, value_of
 
 __all__ = [
     "apply_function",
+    "example_size",
     "expression",
     "has_symbol",
     "is_symbolic",
@@ -43,6 +44,11 @@ def has_symbol(value: Any) -> bool:
 def apply_function(name: str, x: Any) -> Any:
     """Return a function of `math`, such as "log", of a symbolic number."""
     return torch.SymFloat(getattr(x.node, f"sym_{name}")())
+
+
+def example_size(size: Any) -> Any:
+    """Return a size as it is in the example inputs."""
+    return size.node.hint if is_symbolic(size) else size
 
 
 def expression(value: Any) -> Value:

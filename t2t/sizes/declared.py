@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from t2t.errors import ShapeError
-from t2t.signature import Dimension, Place, Shape, Structure
+from t2t.signature import Dimension, Place, Shape, Structure, range_problem
 from t2t.sizes.given import Leaves, extremes, shapes_of
 from t2t.sizes.proofs import Range
 
@@ -306,7 +306,9 @@ class _Roots:
         if best is None:
             # The example's sizes, where they lie within.
             shapes[1] = tuple(min(max(size, a), b) for a, size, b in zip(*shapes, strict=False))
-        _check_order(name, len(example), *shapes)
+        problem = range_problem((-1,) * len(example), *shapes)
+        if problem:
+            raise ShapeError(f"input {name!r}: {problem}")
         return InputShape(*shapes)
 
     def _root_ends(self, name: str, root: _Root, profile: Profile) -> list[int]:
@@ -349,14 +351,3 @@ def _line(size: Any) -> tuple[int, int]:
         return 1, 0
     offset = int(function(0))
     return int(function(1)) - offset, offset
-
-
-def _check_order(name: str, rank: int, low: Shape, best: Shape, high: Shape) -> None:
-    if not len(low) == len(best) == len(high) == rank:
-        raise ShapeError(f"input {name!r} has {rank} dimensions: {low}, {best}, {high}")
-    for dim, (least, usual, most) in enumerate(zip(low, best, high, strict=True)):
-        if not 0 <= least <= usual <= most:
-            raise ShapeError(
-                f"dimension {dim} of input {name!r}: sizes need min <= opt <= max, but they are "
-                f"{least}, {usual}, {most}"
-            )

@@ -79,6 +79,11 @@ class DynamicSizes:
         size = add(multiply(symbol_value(symbol), place.factor), place.offset)
         return self._env.size(size)
 
+    @property
+    def assumed(self) -> str:
+        """Which sizes are 1 in the example, though PyTorch took them not to be."""
+        return ", ".join(f"`{condition}`" for condition in self._env.assumed)
+
     def prove(self, narrow_shapes: bool, automatic: Collection[str]) -> Proved:
         """Prove all conditions of the trace; those that are added later are proved at once.
 

@@ -50,21 +50,21 @@ class SizedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Compute the fake result of an operator."""
+        options = kwargs or {}
         # To look up a dynamic result costs more than to compute it.
-        self.cache_enabled = not _is_dynamic(args)
-        if self.cache_enabled:
-            return super().dispatch(func, types, args, kwargs or {})
-        rule = _RULES.get(func)
-        if rule is None and isinstance(func, OpOverload) and torch.Tag.pointwise in func.tags:
-            rule = functools.partial(_pointwise, func)
+        self.cache_enabled = not (_is_dynamic(args) or _is_dynamic(options.values()))
+        rule = None if self.cache_enabled else _rule_of(func)
         if rule is not None:
-            first, *rest = args
-            if isinstance(first, torch.Tensor) and not isinstance(first, FakeTensor):
-                first = self.fake_tensor_converter.from_real_tensor(self, first)
-            result = rule(self, first, *rest, **(kwargs or {}))
+            result = rule(self, *map(self._faked, args), **options)
             if result is not NotImplemented:
                 return result
-        return super().dispatch(func, types, args, kwargs or {})
+        return super().dispatch(func, types, args, options)
+
+    def _faked(self, x: Any) -> Any:
+        """Return the fake tensor of a constant, and other arguments as they are."""
+        if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor):
+            return self.fake_tensor_converter.from_real_tensor(self, x)
+        return x
 
     def fresh(
         self,
@@ -106,6 +106,17 @@ class SizedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _numbers(self, values: Iterable[Value]) -> list[Any]:
         return [self.shape_env.size(value) for value in values]
+
+
+@functools.cache
+def _rule_of(operator: Any) -> Rule | None:
+    """Return what computes the fake result of an operator, where PyTorch's own way is not taken."""
+    if operator in _RULES:
+        return _RULES[operator]
+    if not isinstance(operator, OpOverload) or operator._schema.is_mutable:
+        return None
+    is_pointwise = torch.Tag.pointwise in operator.tags
+    return functools.partial(_pointwise, operator) if is_pointwise else None
 
 
 def _is_dynamic(args: Iterable[Any]) -> bool:

@@ -37,13 +37,13 @@ class SizeEnvironment(ShapeEnv):
 
     Attributes:
         examples: the value of each symbol for the example inputs.
-        assumed: answers that the example contradicts: see `assume`.
+        assumed: the sizes that are 1 in the example, though PyTorch took them not to be.
     """
 
     def __init__(self, record: Callable[[Value, Reason], None]) -> None:
         super().__init__()
         self.examples: dict[Symbol, int] = {}
-        self.assumed: list[Value] = []
+        self.assumed: dict[str, None] = {}
         self._record = record
         self._nodes: dict[Value, SizeNode] = {}
         self._results: dict[tuple[Any, ...], SizeNode] = {}
@@ -92,12 +92,16 @@ class SizeEnvironment(ShapeEnv):
         is right for 1 too; PyTorch's compiler takes its unknown sizes likewise.
         """
         negated = isinstance(x, Operation) and x.name == "not"
-        asked = x.args[0] if negated else x  # type: ignore[union-attr]
+        return negated if self._asks_for_one(x) else None
+
+    def _asks_for_one(self, x: Value) -> bool:
+        """Say whether a condition asks if a size is 1, and note where it is in the example."""
+        asked = x.args[0] if isinstance(x, Operation) and x.name == "not" else x
         if not isinstance(asked, Operation) or asked.name != "zero" or not _is_one(asked.args[0]):
-            return None
-        if bool(self.example(x)) != negated:
-            self.assumed.append(asked)
-        return negated
+            return False
+        if self.example(asked):
+            self.assumed[text(asked)] = None
+        return True
 
     # -- what PyTorch's own code asks --------------------------------------------------------------
 
@@ -109,7 +113,10 @@ class SizeEnvironment(ShapeEnv):
 
     @override
     def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
-        return None if isinstance(expr, Polynomial | Operation) else expr
+        if not isinstance(expr, Polynomial | Operation):
+            return expr
+        self._asks_for_one(expr)
+        return None
 
     @override
     def bound_sympy(self, expr: Any, size_oblivious: bool = False) -> Any:

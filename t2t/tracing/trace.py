@@ -30,6 +30,11 @@ UNHASHABLE = (
     "compute what is kept there in forward, or declare the size static"
 )
 
+ONE = (
+    "{error}. That is for all declared sizes; in the example, where {assumed}, it may fit: declare "
+    "the dimension static, or as the Dim of the one that it is broadcast to"
+)
+
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
@@ -94,6 +99,9 @@ def trace(
             where = _where(tracer, error)
             if "unhashable type: non-nested SymInt" in str(error):
                 raise GuardError(f"{UNHASHABLE}{where}") from error
+            if sizes is not None and sizes.assumed:
+                text = ONE.format(error=error, assumed=sizes.assumed)
+                raise GuardError(f"{text}{where}") from error
             reason = _limit(error)
             if reason:
                 raise UnsupportedOperatorError(f"{reason}{where}") from error
