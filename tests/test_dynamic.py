@@ -541,6 +541,7 @@ INDEXED: dict[str, Callable[[torch.Tensor], Any]] = {
     "gather": lambda x: x.gather(1, torch.ones(2, 1, 4, dtype=torch.int64)),
     "take": lambda x: torch.take(x, torch.tensor([0, 9])),
     "index_fill": lambda x: x.index_fill(1, torch.tensor([1]), 0.0),
+    "beyond": lambda x: x[:, (x.shape[1] + 3) // 3],
     "unbind": lambda x: x.unbind(1)[0],
     "unfold": lambda x: x.unfold(1, 2, 1),
     "topk": lambda x: x.topk(2, 1)[0],
@@ -572,6 +573,10 @@ SLICED: dict[str, Callable[[torch.Tensor], Any]] = {
     "step": lambda x: x[:, ::2],
     "half": lambda x: x[:, : (x.shape[1] + 1) // 2],
     "roll": lambda x: x.roll(1, 1),
+    "middle": lambda x: x[:, x.shape[1] // 2],
+    "before-the-end": lambda x: x[..., x.shape[1] - 1, :],
+    "from-the-end": lambda x: x[0, -x.shape[1], None, 1:],
+    "new-dimension": lambda x: x[None, :, None, x.shape[1] // 2, ..., 0],
 }
 
 
