@@ -712,6 +712,27 @@ def test_numbers_made_of_sizes(name: str) -> None:
     compared(NUMBERS[name], runs, dynamic_shapes=[{2: (4, 128)}])
 
 
+EMPTY: dict[str, Callable[[torch.Tensor], Any]] = {
+    "relu": torch.relu,
+    "view": lambda x: x.view(-1, 12),
+    "flatten": lambda x: x.flatten(1),
+    "linear": nn.Linear(4, 5),
+    "cat": lambda x: torch.cat([x, x]),
+    "sum": lambda x: x.sum(0),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_size_may_be_zero_where_it_is_declared_so(name: str) -> None:
+    runs = [[torch.randn(size, 3, 4)] for size in (2, 0, 5)]
+    compared(EMPTY[name], runs, dynamic_shapes=[{0: (0, 8)}])
+
+
+def test_no_size_can_be_inferred_without_elements() -> None:
+    message = refusal(lambda x: x.view(x.shape[0], -1), [X], dynamic_shapes=[{0: (0, 8)}])
+    assert "`x.shape[0] != 0`" in message
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_a_table_of_weights_resizes_to_every_size(mode: str) -> None:
     table = torch.randn(1, 2, 5, 6, generator=torch.Generator().manual_seed(0))

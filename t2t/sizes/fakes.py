@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 
 from t2t.sizes import expressions as ex
 from t2t.sizes.nodes import SizeEnvironment
-from t2t.sizes.terms import Value, value_of
+from t2t.sizes.polynomials import exact_quotient
+from t2t.sizes.terms import Polynomial, Value, value_of
 
 __all__ = ["SizedFakeMode"]
 
@@ -272,7 +273,7 @@ def _softmax(mode: SizedFakeMode, self: Any, dim: int, half_to_float: bool) -> A
 
 @_rule(aten.cat.default)
 def _cat(mode: SizedFakeMode, tensors: Sequence[Any], dim: int = 0) -> Any:
-    parts = [x for x in tensors if x.shape != (0,)]
+    parts = [x for x in tensors if sizes_of(x) != (0,)]
     if not parts or len({x.ndim for x in parts}) > 1:
         return NotImplemented
     first = sizes_of(parts[0])
@@ -406,13 +407,22 @@ def _view(mode: SizedFakeMode, self: Any, size: Sequence[Any]) -> Any:
     if -1 in wanted:
         place = wanted.index(-1)
         known = _product(wanted[:place] + wanted[place + 1 :])
-        if known == 0:
+        # As in PyTorch: without elements, no size can be inferred.
+        if not mode.require(ex.negation(ex.equal(known, 0))):
             return NotImplemented
-        wanted[place] = ex.floor_divide(total, known)
+        wanted[place] = _quotient(total, known)
     if not mode.require(ex.equal(_product(wanted), total)):
         return NotImplemented
     strides = _view_strides(old, _strides_of(self), wanted)
     return NotImplemented if strides is None else mode.view(self, wanted, strides)
+
+
+def _quotient(total: Value, known: Value) -> Value:
+    if isinstance(total, Polynomial) and isinstance(known, Polynomial):
+        exact = exact_quotient(total, known)
+        if exact is not None:
+            return exact
+    return ex.floor_divide(total, known)
 
 
 def _product(sizes: Iterable[Value]) -> Value:

@@ -17,6 +17,7 @@ __all__ = [
     "absolute",
     "add",
     "atom_of",
+    "exact_quotient",
     "floor_divide",
     "maximum",
     "minimum",
@@ -113,7 +114,7 @@ def floor_divide(a: Value, b: Value) -> Value:
         return a // b if isinstance(a, int) else _divide_by_number(a, b)
     assert isinstance(b, Polynomial)
     if isinstance(a, Polynomial) and not b.low <= 0 <= b.high:
-        exact = _exact_quotient(a, b)
+        exact = exact_quotient(a, b)
         if exact is not None:
             return exact
     return atom_of("floor_divide", a, b)
@@ -170,7 +171,7 @@ def order_of(monomial: Monomial) -> tuple[int, list[str]]:
     return len(monomial), [atom.key for atom in monomial]
 
 
-def _exact_quotient(a: Polynomial, b: Polynomial) -> Value | None:
+def exact_quotient(a: Polynomial, b: Polynomial) -> Value | None:
     """Divide polynomials as numbers are on paper; None where something is left over."""
     lead = max(b.terms, key=order_of)
     quotient: dict[Monomial, int] = {}
