@@ -95,7 +95,6 @@ class DynamicSizes:
             GuardError: a condition does not hold for all sizes.
         """
         hull = {s: Range(s.low, s.high, d.step) for s, d in self._dimensions.items()}
-        possible = narrow(self._guards, hull, self._env.examples, set(hull))
         allowed = {s for s in hull if narrow_shapes or s.name in automatic}
         boxes, narrowed = self._boxes, Narrowed(hull, {}, {})
         if allowed and len(boxes) == 1:
@@ -103,6 +102,7 @@ class DynamicSizes:
             boxes = [narrowed.ranges]
 
         def advise(guard: Guard) -> str:
+            possible = narrow(self._guards, hull, self._env.examples, set(hull))
             return advice(guard, hull, self._names, possible, not allowed)
 
         self._guards.prove(boxes, self._names, narrowed.ties, advise)
