@@ -702,6 +702,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "resized": lambda x: F.interpolate(x, scale_factor=1.7),
     "halved": lambda x: F.interpolate(x, scale_factor=0.5),
     "linspace": lambda x: x + torch.linspace(0, 1, x.shape[2]),
+    "shape-as-tensor": lambda x: x * torch._shape_as_tensor(x)[2],
     "triangle": lambda x: x @ torch.ones(x.shape[2], x.shape[2]).tril(),
 }
 

@@ -177,5 +177,8 @@ _WHAT: dict[Reason, str] = {
         "a size became a plain number (int(), range(), len() and the like do that) at {0}: `{1}` "
         "does not hold for {2}"
     ),
+    "internal": (
+        "PyTorch's own code takes a size as a plain number at {0}: `{1}` does not hold for {2}"
+    ),
     "requirement": "an operator at {0} needs `{1}`, which does not hold for {2}",
 }

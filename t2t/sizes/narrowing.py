@@ -221,7 +221,7 @@ def advice(guard: Guard, box: Box, names: Names, narrowed: Narrowed, can_narrow:
     else:
         fixes.append("Declare one of these dimensions static")
     # Nobody can change what PyTorch's own modules do.
-    if guard.reason != "requirement" and "/torch/nn/" not in str(guard.location):
+    if guard.reason in ("decision", "number") and "/torch/nn/" not in str(guard.location):
         fixes.append(
             "Or compute the size with operations that keep it symbolic: //, *, torch.sym_max, "
             "torch.sym_min, torch.sym_int"

@@ -23,9 +23,9 @@ from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds, kind_o
 
 __all__ = ["Reason", "SizeEnvironment", "SizeNode"]
 
-Reason = Literal["decision", "number", "requirement"]
-"""Why a condition was decided: the model branches on it, a size became a plain number, or PyTorch
-requires it of the sizes."""
+Reason = Literal["decision", "number", "internal", "requirement"]
+"""Why a condition was decided: the model branches on it, a size became a plain number, in the model
+or inside PyTorch, or PyTorch requires it of the sizes."""
 
 
 class SizeEnvironment(ShapeEnv):
@@ -182,9 +182,11 @@ class SizeNode(SymNode):
 
     wrap_int = wrap_float = wrap_bool = _wrapped
 
+    # Compiled code names a file where it asks, Python's does not.
+
     @override
     def guard_int(self, file: Any, line: int) -> int:
-        return int(self.shape_env.decide(self.value, "number"))
+        return int(self.shape_env.decide(self.value, "internal" if file else "number"))
 
     @override
     def guard_float(self, file: Any, line: int) -> float:
@@ -192,7 +194,6 @@ class SizeNode(SymNode):
 
     @override
     def guard_bool(self, file: Any, line: int) -> bool:
-        # Python's own questions come without a file.
         answer = self.shape_env.assume(self.value) if file else None
         return bool(self.shape_env.decide(self.value, "decision") if answer is None else answer)
 

@@ -21,6 +21,7 @@ def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
     """Patch what asks for the number behind a size, until the stack closes."""
     for name in ("tensor", "as_tensor"):
         patch(stack, torch, name, functools.partial(_tensor, tracer))
+    patch(stack, torch, "_shape_as_tensor", functools.partial(_shape_as_tensor, tracer))
     patch(stack, torch, "linspace", functools.partial(_linspace, tracer))
     patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, tracer))
     patch(stack, torch.Tensor, "__getitem__", functools.partial(_getitem, tracer))
@@ -54,6 +55,17 @@ def _build(data: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     if isinstance(data, torch.Tensor):
         return data.to(dtype)
     return torch.scalar_tensor(data, dtype=dtype, device=device)
+
+
+def _shape_as_tensor(tracer: Tracer, original: Any) -> Any:
+    @functools.wraps(original)
+    def shape_as_tensor(self: torch.Tensor) -> torch.Tensor:
+        if tracer.is_active() and has_symbol(tuple(self.shape)):
+            return _build(list(self.shape), torch.int64, None)
+        result: torch.Tensor = original(self)
+        return result
+
+    return shape_as_tensor
 
 
 def _has_float(data: Any) -> bool:
