@@ -365,6 +365,9 @@ def test_profiles_of_named_dims() -> None:
             "min_shapes and max_shapes, or dynamic_shapes, not both",
         ),
         ({"shape_examples": [X], "profiles": []}, "shape_examples, or profiles"),
+        ({"profiles": []}, "profiles is empty"),
+        ({"max_batch_size": 0}, "from 1 on"),
+        ({"max_batch_size": 1}, "is 2 in the example, but 1 was declared"),
         ({"min_shapes": [(1, 3)], "max_shapes": [(4, 3)]}, "need 3 numbers"),
     ],
 )

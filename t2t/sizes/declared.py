@@ -111,6 +111,8 @@ def declare(
         raise ShapeError(f"give {given[0]}, or {given[1]}, not both")
     if (min_shapes is None) != (max_shapes is None):
         raise ShapeError("min_shapes and max_shapes are given together, or not at all")
+    if profiles is not None and not profiles:
+        raise ShapeError("profiles is empty")
     if opt_shapes is not None and (profiles or shape_examples or not given):
         raise ShapeError("opt_shapes needs min_shapes and max_shapes, or dynamic_shapes")
 
@@ -192,6 +194,8 @@ class _Roots:
 
     def add_batch(self, most: int) -> None:
         """Declare dimension 0 of every input as one batch size."""
+        if not isinstance(most, int) or most < 1:
+            raise ShapeError(f"max_batch_size is {most!r}; it is a number from 1 on")
         taken = [(p.input, p.dim) for root in self._roots.values() for p in root.places]
         batch = torch.export.Dim("batch", min=1, max=most) if most > 1 else 1
         for index, shape in enumerate(self._shapes):
