@@ -14,7 +14,14 @@ ONNX = ["onnx", "onnxscript"]
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
 # The models of `make sweep`; nothing else needs them.
-SWEEP = ["timm>=1.0.20", "transformers>=5.0", "segmentation-models-pytorch>=0.5"]
+# opencv and pyyaml: ultralytics needs them; make installs it without its other dependencies.
+SWEEP = [
+    "timm>=1.0.20",
+    "transformers>=5.0",
+    "segmentation-models-pytorch>=0.5",
+    "opencv-python-headless",
+    "pyyaml",
+]
 
 HERE = Path(__file__).parent
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -47,9 +54,8 @@ setup(
     packages=find_packages(include=["t2t", "t2t.*"]),
     package_data={"t2t": ["py.typed"]},
     python_requires=">=3.11",
-    # sympy: sizes of dynamic shapes, which torch has as its expressions; it comes with torch.
     # rich: progress bars that behave on terminals, in logs and in notebooks.
-    install_requires=["torch>=2.9", "numpy", "sympy", "rich"],
+    install_requires=["torch>=2.9", "numpy", "rich"],
     extras_require={
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],

@@ -119,11 +119,10 @@ def run_case(case: OpCase) -> Conversion | None:
         for result, wanted in zip(results, expected, strict=True):
             _assert_close(case, result, wanted)
     if case.build:
-        profile = conversion.profile()
         plan = build(
             conversion.network.raw,
             builder=conversion.builder,
-            profiles=[profile] if profile else [],
+            profiles=conversion.profiles(),
             progress=False,
         )
         assert plan

@@ -9,7 +9,7 @@ import torch
 
 from t2t.converters._arguments import static_number
 from t2t.network import Network, NetworkTensor
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["affine", "like", "normalized", "normalized_by"]
 

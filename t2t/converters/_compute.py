@@ -9,7 +9,7 @@ import torch
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import Precision
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = [
     "binary",

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
-from t2t.shapes import is_symbolic, static_size
+from t2t.sizes import is_symbolic, is_true, static_size
 
 __all__ = [
     "MASKS",
@@ -38,9 +37,9 @@ MASKS = (torch.bool, torch.uint8)
 
 def wrapped(name: str, index: Any, size: Any) -> Any:
     """Give an index, counted from the end if negative, as a (symbolic) number from 0 on."""
-    if statically_known_true(index >= 0):
+    if is_true(index >= 0):
         return index
-    if statically_known_true(index < 0):
+    if is_true(index < 0):
         return index + size
     raise UnsupportedArgumentError(
         f"{name}={index}: it is negative for some of the declared sizes and not for others"
@@ -50,9 +49,9 @@ def wrapped(name: str, index: Any, size: Any) -> Any:
 def bounded(name: str, index: Any, size: Any) -> Any:
     """Give a bound of a slice as Python means it: counted from the end, cut at both ends."""
     place = wrapped(name, index, size)
-    if not statically_known_true(place >= 0):
+    if not is_true(place >= 0):
         place = torch.sym_max(place, 0)
-    if not statically_known_true(place <= size):
+    if not is_true(place <= size):
         place = torch.sym_min(place, size)
     return place
 
@@ -88,9 +87,8 @@ def check_range(index: Any, size: Any) -> None:
         return
     with unset_fake_temporarily():
         low, high = int(index.min()), int(index.max())
-    # The truth value of a condition on a dynamic size is what installs a guard.
-    bool(size > high)
-    bool(size >= -low)
+    torch._check(size > high, lambda: f"index {high} is out of bounds for a size of {size}")
+    torch._check(size >= -low, lambda: f"index {low} is out of bounds for a size of {size}")
 
 
 def known_indices(

@@ -19,7 +19,7 @@ from t2t.converters._places import Places, count
 from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = [
     "accumulated",

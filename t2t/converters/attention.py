@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._arguments import static_number
+from t2t.converters._arguments import agree, static_number
 from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import has_symbol, static_size
+from t2t.sizes import has_symbol, static_size
 
 __all__ = ["flash_attention", "scaled_dot_product_attention"]
 
@@ -34,6 +34,7 @@ def _meta(
     heads = 3 if enable_gqa else 2
     batch = query.shape[:-heads]
     plain = same_sizes(batch, key.shape[:-heads]) and same_sizes(batch, value.shape[:-heads])
+    plain = plain and agree((query.shape[-1], key.shape[-1]), (key.shape[-2], value.shape[-2]))
     plain = plain and (attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype))
     if not plain or torch.is_autocast_enabled(query.device.type):
         return _ORIGINAL(

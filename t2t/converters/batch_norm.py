@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from t2t.converters._arguments import agree
 from t2t.converters._channels import normalized, normalized_by
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
@@ -26,6 +27,8 @@ def _batch_norm_output(
     del weight, bias, momentum, eps
     if training or running_mean is None or running_var is None:
         # It may write the running statistics, which only operators do in a way that is seen.
+        return NotImplemented
+    if not agree((input.shape[1], running_mean.shape[0])):
         return NotImplemented
     return torch.empty_like(input)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._arguments import ntuple, static_number
+from t2t.converters._arguments import agree, ntuple, static_number
 from t2t.converters._compute import is_less
 from t2t.converters._spatial import autocast, batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
@@ -30,17 +30,21 @@ def _conv_meta(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> torch.Tensor:
+) -> Any:
     n = weight.dim() - 2
     known = autocast(input, _CONV[n], weight, bias, stride, padding, dilation, groups)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    if not agree((input.shape[-n - 1], weight.shape[1] * groups)):
+        return NotImplemented
     window, steps, rates = weight.shape[2:], ntuple("stride", stride, n), _rates(dilation, n)
     pre, post = _paddings(padding, window, rates)
     sizes = [
         window_count(input.shape[i - n], _extent(window[i], rates[i]), steps[i], pre[i] + post[i])
         for i in range(n)
     ]
+    if any(size < 1 for size in sizes):
+        return NotImplemented
     return input.new_empty((*input.shape[: -n - 1], weight.shape[0], *sizes))
 
 
@@ -138,12 +142,14 @@ def _transposed_meta(
     output_padding: Any = 0,
     groups: int = 1,
     dilation: Any = 1,
-) -> torch.Tensor:
+) -> Any:
     n = weight.dim() - 2
     arguments = (stride, padding, output_padding, groups, dilation)
     known = autocast(input, _TRANSPOSED[n], weight, bias, *arguments)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    if not agree((input.shape[-n - 1], weight.shape[0])):
+        return NotImplemented
     steps, pads = ntuple("stride", stride, n), ntuple("padding", padding, n)
     extra, rates = ntuple("output_padding", output_padding, n), _rates(dilation, n)
     sizes = [

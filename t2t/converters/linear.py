@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from t2t.converters._arguments import agree
 from t2t.converters._compute import product_precision
 from t2t.converters._spatial import autocast, squeeze
 from t2t.network import Network, NetworkTensor, TensorLike
@@ -64,10 +65,12 @@ def _by_terms(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> Net
 
 def _linear_meta(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> Any:
     known = autocast(input, _LINEAR, weight, bias)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    if not agree((input.shape[-1], weight.shape[-1])):
+        return NotImplemented
     return input.new_empty((*input.shape[:-1], *weight.shape[:-1]))
 
 
@@ -90,12 +93,14 @@ def linear(
     return net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
 
 
-def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> Any:
     if torch.is_autocast_enabled(input.device.type) or min(input.dim(), other.dim()) < 2:
         return _MATMUL(input, other)
     batches = (input.shape[:-2], other.shape[:-2])
     if all(batches) and not same_sizes(*batches):
         return _MATMUL(input, other)
+    if not agree((input.shape[-1], other.shape[-2])):
+        return NotImplemented
     return input.new_empty((*max(batches, key=len), input.shape[-2], other.shape[-1]))
 
 

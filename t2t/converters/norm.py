@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from t2t.converters._arguments import dims, static_number
+from t2t.converters._arguments import agree, dims, static_number
 from t2t.converters._channels import affine, like, normalized, normalized_by
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
@@ -37,10 +37,27 @@ def _instance_norm_output(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    del weight, bias, momentum, eps
+    del momentum, eps
     given = running_mean is not None and running_var is not None
     # With both, it writes the running statistics, which only operators do in a way that is seen.
-    return NotImplemented if given == use_input_stats else like(input)
+    channels = [(input.shape[1], x.shape[0]) for x in (weight, bias) if x is not None]
+    return like(input) if given != use_input_stats and agree(*channels) else NotImplemented
+
+
+def _group_norm_output(
+    input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    del num_groups, eps
+    channels = [(input.shape[1], x.shape[0]) for x in (weight, bias) if x is not None]
+    return like(input) if agree(*channels) else NotImplemented
+
+
+def _last_norm_output(
+    input: torch.Tensor, normalized_shape: Sequence[int], *_args: Any, **_kwargs: Any
+) -> Any:
+    rank = len(normalized_shape)
+    last = zip(input.shape[-rank:], normalized_shape, strict=False)
+    return like(input) if input.ndim >= rank and agree(*last) else NotImplemented
 
 
 @converter("torch.nn.functional.instance_norm", precision="sensitive", meta=_instance_norm_output)
@@ -62,7 +79,7 @@ def instance_norm(
     return normalized(net, input, range(2, input.ndim), weight, bias, eps)
 
 
-@converter("torch.nn.functional.group_norm", precision="sensitive", meta=like)
+@converter("torch.nn.functional.group_norm", precision="sensitive", meta=_group_norm_output)
 def group_norm(
     net: Network,
     input: torch.Tensor,
@@ -106,7 +123,7 @@ def native_group_norm(
     return group_norm(net, input, group, weight, bias, eps), None, None
 
 
-@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=like)
+@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=_last_norm_output)
 def layer_norm(
     net: Network,
     input: torch.Tensor,
@@ -137,7 +154,7 @@ def native_layer_norm(
     return layer_norm(net, input, normalized_shape, weight, bias, eps), None, None
 
 
-@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=like)
+@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=_last_norm_output)
 def rms_norm(
     net: Network,
     input: torch.Tensor,

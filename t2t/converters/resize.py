@@ -6,23 +6,25 @@ so that a copy of it that was imported by name before the trace is converted too
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import sympy
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._arguments import static_number
 from t2t.converters._spatial import autocast
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import expression, is_symbolic, static_size
+from t2t.sizes import has_symbol, is_symbolic, static_size, times
 
 __all__ = ["resize_by_weights", "resize_nearest", "resize_smooth"]
+
+LARGEST_TABLE = 1 << 23
+"""Most numbers in the weights for all dynamic sizes: 32 MB."""
 
 _SAFE_FACTOR = 8
 """Up to here all ways to compute i / factor in floats give the same integer part."""
@@ -51,8 +53,7 @@ def _factor(size: Any, count: Any, scale: float | None) -> int | None:
     """Give the whole number by which a dimension grows, if it is one."""
     if scale is not None:
         return int(scale) if float(scale).is_integer() and scale >= 1 else None
-    quotient = expression(count) / expression(size)
-    return int(quotient) if isinstance(quotient, sympy.Integer) and quotient >= 1 else None
+    return times(count, size) or None
 
 
 def _scales(input: torch.Tensor, output_size: Any, scale_factors: Any) -> list[float | None]:
@@ -224,19 +225,41 @@ def resize_by_weights(
     x = net.tensor(input, net.output.dtype)
     now = list(input.shape)
     for axis, scale in enumerate(scales, start=2):
-        count = static_number("output_size", net.output.shape[axis])
-        length = static_number("input size", now[axis])
-        if count == length and scale in (None, 1.0):
+        count, length = net.output.shape[axis], now[axis]
+        if same_sizes([count], [length]) and scale in (None, 1.0):
             continue
-        weights = _weights(length, count, scale, mode, align_corners, antialias)
+        make = functools.partial(
+            _weights, scale=scale, mode=mode, align_corners=align_corners, antialias=antialias
+        )
+        weights = _of_sizes(net, make, length, count)
         now[axis] = count
         if axis == len(now) - 1:
-            x = net.add_matrix_multiply(x, weights.T, dtype=net.output.dtype)
+            x = net.add_matrix_multiply(x, weights, op1="TRANSPOSE", dtype=net.output.dtype)
             continue
         flat = [*now[:axis], length, _numel(now[axis + 1 :])]
         x = net.add_matrix_multiply(weights, net.reshape(x, flat), dtype=net.output.dtype)
         x = net.reshape(x, now)
     return x
+
+
+def _of_sizes(
+    net: Network, make: Callable[[int, int], torch.Tensor], length: Any, count: Any
+) -> torch.Tensor | NetworkTensor:
+    """Return the weights (count, length) for sizes that may be dynamic: one of all matrices."""
+    if not has_symbol((length, count)):
+        return make(int(length), int(count))
+    sizes, present = net.size_cases([length, count])
+    longest, most = (max(column) for column in zip(*sizes, strict=True))
+    if len(sizes) * longest * most > LARGEST_TABLE:
+        raise UnsupportedArgumentError(
+            f"output_size={count}: the weights for all sizes would be {len(sizes)} matrices of "
+            f"{most} by {longest} numbers; declare fewer sizes"
+        )
+    table = torch.zeros(len(sizes), most, longest)
+    for place, (n, m) in enumerate(sizes):
+        table[place, :m, :n] = make(n, m)
+    whole = net.add_gather(table, present)
+    return net.reshape(net.add_slice(whole, [0, 0, 0], [1, count, length]), [count, length])
 
 
 def _numel(sizes: Sequence[Any]) -> Any:

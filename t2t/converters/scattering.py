@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from t2t.converters._arguments import positive_dim
+from t2t.converters._arguments import positive_dim, require_broadcast
 from t2t.converters._compute import binary
 from t2t.converters._places import (
     MASKS,
@@ -24,7 +24,7 @@ from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import has_symbol, static_size
 
 __all__ = [
     "copy",
@@ -44,7 +44,13 @@ def _like_first(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return self.new_empty(self.shape)
 
 
-@converter("aten::copy", meta=_like_first)
+def _copy_output(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    del non_blocking
+    require_broadcast(src, self.shape)
+    return self.new_empty(self.shape)
+
+
+@converter("aten::copy", meta=_copy_output)
 def copy(
     net: Network, self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False
 ) -> NetworkTensor:
@@ -193,10 +199,16 @@ def _scattered(
 
 
 def _index_put_shape(
-    self: torch.Tensor, indices: Sequence[torch.Tensor | None], *values: Any, **others: Any
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
 ) -> torch.Tensor:
-    del values, others
-    known_indices(self, indices)
+    del accumulate
+    numbers = known_indices(self, indices)
+    masks = any(number is not None and number.dtype in MASKS for number in numbers)
+    if not masks and has_symbol((tuple(self.shape), tuple(values.shape))):
+        require_broadcast(values, torch.ops.aten.index.Tensor(self, numbers).shape)
     return self.new_empty(self.shape)
 
 

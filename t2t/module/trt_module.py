@@ -249,6 +249,7 @@ class TRTModule(torch.nn.Module):
         lines = [f"converted from: {original}"] if original else []
         for what, specs in (("takes", signature.inputs), ("returns", signature.outputs)):
             lines += [f"{what} {spec}" for spec in specs]
+        lines += [f"sizes: {note}" for note in signature.notes]
         if engine is not None:
             gpus = ", ".join(details.get("compute_capabilities", ()))
             parts = [f"{engine.plan.numel() / 1e6:.1f} MB", details.get("precision")]

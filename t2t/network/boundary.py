@@ -10,7 +10,7 @@ from t2t import backend, dtypes
 from t2t.errors import ConversionError
 from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, Operation, shape
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["Boundary"]
 
@@ -38,6 +38,7 @@ class Boundary(NetworkCore):
                 # TensorRT ignores a second marking, and the marking of an input.
                 tensor = self.result(self.add("add_identity", tensor))
         tensor.name = self.unique_name(name)
+        self._note_sizes(value, tensor)
         self._marked.add(tensor.name)
         self.raw.mark_output(tensor)
         return tensor

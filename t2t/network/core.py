@@ -23,7 +23,7 @@ from t2t.network.tensors import (
 )
 from t2t.precision import Kind, Policy
 from t2t.registry import Precision
-from t2t.shapes import is_symbolic
+from t2t.sizes import has_symbol, is_symbolic, size_texts
 
 __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
@@ -55,6 +55,7 @@ class NetworkCore:
         # TensorRT reads weights until the build ends, and ids must stay taken as long as they are
         # keys: everything that the network refers to lives as long as the network.
         self._alive: list[Any] = []
+        self._dynamic: list[tuple[torch.Tensor, NetworkTensor]] = []
 
     # -- the operation in progress ---------------------------------------------------------------
 
@@ -149,6 +150,15 @@ class NetworkCore:
         self._values[id(value)] = tensor
         self._kinds[id(value)] = kind
         self._alive.append(value)
+        self._note_sizes(value, tensor)
+
+    def _note_sizes(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
+        if has_symbol(tuple(value.shape)):
+            self._dynamic.append((value, tensor))
+
+    def sizes(self) -> dict[str, tuple[str, ...]]:
+        """Return the shapes of the tensors that have dynamic sizes, in the user's names."""
+        return {tensor.name: size_texts(value) for value, tensor in self._dynamic}
 
     def refuse(self, value: torch.Tensor, error: Exception) -> None:
         """Let any use of a traced torch tensor raise an error."""
@@ -193,7 +203,7 @@ class NetworkCore:
             return self._align(self.cast(known, wanted), rank)
         if isinstance(x, bool | int | float):
             wanted = self.compute_dtype(dtype or self.output.dtype)
-            return self._number(x, wanted, rank or 0)
+            return self.number(x, wanted, rank or 0)
         if is_symbolic(x):
             wanted = self.compute_dtype(dtype or self.output.dtype)
             return self._align(self.cast(self.scalar(x), wanted), rank)
@@ -280,7 +290,8 @@ class NetworkCore:
         """Give TensorRT's data type of a torch dtype."""
         return dtypes.to_trt(dtype)
 
-    def _number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+    def number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+        """Give a number as a constant with ``rank`` dimensions of size 1."""
         # repr tells -0.0 from 0.0 and equals itself for NaN.
         key = ("number", repr(x), dtype, rank)
         if key not in self._shared:

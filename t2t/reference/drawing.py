@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from t2t.reference.layer import Layer, TensorInfo
-from t2t.reference.text import attribute_texts, size_text, type_text
+from t2t.reference.text import Sizes, attribute_texts, size_text, type_text
 
 __all__ = ["Box", "Graph", "graph_of", "to_dot"]
 
@@ -71,22 +71,33 @@ class Graph:
 
 
 def graph_of(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer]
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    layers: Sequence[Layer],
+    sizes: Sizes,
 ) -> Graph:
-    """Make the graph; constants are written into the boxes that use them."""
+    """Make the graph; constants are written into the boxes that use them.
+
+    Args:
+        inputs: the network's inputs.
+        outputs: the network's outputs.
+        layers: its layers.
+        sizes: the shapes of tensors with names for dynamic sizes, by the tensor's name.
+    """
     graph = Graph()
     constants = {layer.outputs[0]: layer for layer in layers if layer.kind == "CONSTANT"}
     makers: dict[str, tuple[str, str]] = {}
     for info in inputs:
         kind = str(info.dtype).removeprefix("torch.")
-        lines = (info.name, f"{kind} {size_text(info.shape)}")
+        shape = size_text(sizes.get(info.name, info.shape))
+        lines = (info.name, f"{kind} {shape}")
         graph.boxes.append(Box(f"input {info.name}", "", lines, _COLOURS["input"]))
-        makers[info.name] = (f"input {info.name}", size_text(info.shape))
+        makers[info.name] = (f"input {info.name}", shape)
     drawn = [layer for layer in layers if layer.kind != "CONSTANT"]
     for layer in drawn:
-        graph.boxes.append(_box(layer, constants))
-        for name, shape in zip(layer.outputs, layer.shapes, strict=True):
-            makers[name] = (layer.name, size_text(shape))
+        graph.boxes.append(_box(layer, constants, sizes))
+        for name, dims in zip(layer.outputs, layer.shapes, strict=True):
+            makers[name] = (layer.name, size_text(sizes.get(name, dims)))
     for layer in drawn:
         for source in dict.fromkeys(layer.inputs):
             if source in makers:
@@ -99,7 +110,7 @@ def graph_of(
     return graph
 
 
-def _box(layer: Layer, constants: dict[str, Layer]) -> Box:
+def _box(layer: Layer, constants: dict[str, Layer], sizes: Sizes) -> Box:
     module, _, operation = layer.name.rpartition("/")
     lines = [operation if module else layer.kind.lower()]
     lines += [layer.kind.lower()] if module else []
@@ -108,8 +119,8 @@ def _box(layer: Layer, constants: dict[str, Layer]) -> Box:
     lines += [f"constant {size_text(entry.shapes[0])}" for entry in fixed]
     lines.append(
         ", ".join(
-            f"{type_text(kind)} {size_text(shape)}"
-            for kind, shape in zip(layer.types, layer.shapes, strict=True)
+            f"{type_text(kind)} {size_text(sizes.get(name, shape))}"
+            for name, kind, shape in zip(layer.outputs, layer.types, layer.shapes, strict=True)
         )
     )
     family = next(

@@ -29,6 +29,7 @@ class Program:
         outputs: the network's outputs, in its order.
         layers: every layer that an output needs, in the network's order.
         version: name and version of the TensorRT that made it, "tensorrt_rtx 1.7.1.116".
+        sizes: the shapes of tensors with names for dynamic sizes, by the tensor's name.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Program:
         layers: Sequence[Layer],
         version: str,
         owner: object = None,
+        sizes: Mapping[str, Sequence[int | str]] | None = None,
     ) -> None:
         """Take the parts; ``owner`` keeps the memory that the weights may share alive."""
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.layers = tuple(layers)
         self.version = version
+        self.sizes = {name: tuple(shape) for name, shape in (sizes or {}).items()}
         self._owner = owner
         self._executors: dict[torch.device, Executor] = {}
         self._lock = threading.Lock()
@@ -108,7 +111,8 @@ class Program:
             memory: bytes that are kept beside the entries, such as a plan's; weights that stand
                 there have no entry, and `from_state` needs the same bytes.
         """
-        return state.to_state(self.inputs, self.outputs, self.layers, self.version, memory)
+        parts = self.inputs, self.outputs, self.layers, self.version
+        return state.to_state(*parts, self.sizes, memory)
 
     @classmethod
     def from_state(
@@ -119,7 +123,8 @@ class Program:
         Raises:
             CheckpointError: the entries are damaged or of a newer format.
         """
-        return cls(*state.from_state(entries, memory))
+        inputs, outputs, layers, version, sizes = state.from_state(entries, memory)
+        return cls(inputs, outputs, layers, version, sizes=sizes)
 
     def save(self, path: str | Path) -> None:
         """Write the program to a file of about the weights' size."""
@@ -136,16 +141,18 @@ class Program:
 
     def to_dot(self) -> str:
         """Draw the network in Graphviz's language, with a frame around each module."""
-        return drawing.to_dot(drawing.graph_of(self.inputs, self.outputs, self.layers))
+        return drawing.to_dot(self._graph())
 
     def to_html(self) -> str:
         """Draw the network as one page of HTML that needs no other file and no script."""
-        graph = drawing.graph_of(self.inputs, self.outputs, self.layers)
-        return page.to_html(graph, f"{len(self.layers)} layers, made by {self.version}")
+        return page.to_html(self._graph(), f"{len(self.layers)} layers, made by {self.version}")
 
     def __str__(self) -> str:
         """One line for each layer: name, kind, unusual attributes, type, shape, inputs."""
-        return text.describe(self.inputs, self.outputs, self.layers)
+        return text.describe(self.inputs, self.outputs, self.layers, self.sizes)
+
+    def _graph(self) -> drawing.Graph:
+        return drawing.graph_of(self.inputs, self.outputs, self.layers, self.sizes)
 
     def __repr__(self) -> str:
         return (

@@ -19,7 +19,7 @@ from t2t.reference.shared import Place, find, logical_shape
 __all__ = ["from_state", "to_state"]
 
 _FORMAT = 2
-Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str]
+Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str, dict[str, list[str]]]
 
 
 def to_state(
@@ -27,6 +27,7 @@ def to_state(
     outputs: Sequence[TensorInfo],
     layers: Sequence[Layer],
     made: str,
+    sizes: Mapping[str, Sequence[int | str]],
     memory: Tensor | None = None,
 ) -> dict[str, Tensor | str]:
     """Return "program" (JSON) and "weights.<i>"; memory used by several layers is kept once.
@@ -36,6 +37,7 @@ def to_state(
         outputs: what leaves it.
         layers: its layers.
         made: the TensorRT that made it.
+        sizes: the sizes of tensors by their names, as texts.
         memory: bytes that are saved anyway, such as a plan; weights that stand there are not saved
             again.
     """
@@ -71,6 +73,7 @@ def to_state(
         "outputs": [_info_row(info) for info in outputs],
         "layers": rows,
         "places": {i: _place_row(place) for i, place in enumerate(places) if place is not None},
+        "sizes": sizes,
     }
     entries: dict[str, Tensor | str] = {
         f"weights.{i}": tensor.reshape(-1)
@@ -120,7 +123,9 @@ def from_state(entries: Mapping[str, Any], memory: Tensor | None = None) -> Part
         outputs = [_info(row) for row in program["outputs"]]
         for problem in _problems(inputs, outputs, layers, str(program["made_by"])):
             raise CheckpointError(f"the program is damaged: {problem}")
-        return inputs, outputs, layers, str(program["made_by"])
+        # Programs of t2t 0.1 have no names of sizes.
+        sizes = {name: list(map(str, s)) for name, s in program.get("sizes", {}).items()}
+        return inputs, outputs, layers, str(program["made_by"]), sizes
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"the program is damaged: {error!r}") from error
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
 
-__all__ = ["attribute_texts", "describe", "size_text", "type_text"]
+__all__ = ["Sizes", "attribute_texts", "describe", "size_text", "type_text"]
+
+Sizes = Mapping[str, Sequence[int | str]]
+"""Shapes of tensors with names for dynamic sizes, by the tensor's name."""
 
 # Values that say nothing: TensorRT's defaults, and 0 or 1 in every place of a list.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -53,21 +56,31 @@ _TOLD = {("CONSTANT", "shape"), ("FILL", "shape")}
 
 
 def describe(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer]
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    layers: Sequence[Layer],
+    sizes: Sizes,
 ) -> str:
-    """Give the inputs, one line for each layer, and the outputs."""
-    lines = [f"input {info.name}: {_info(info)}" for info in inputs]
+    """Return the inputs, one line for each layer, and the outputs.
+
+    Args:
+        inputs: the network's inputs.
+        outputs: the network's outputs.
+        layers: its layers.
+        sizes: the shapes of tensors with names for dynamic sizes, by the tensor's name.
+    """
+    lines = [f"input {info.name}: {_info(info, sizes)}" for info in inputs]
     width = min(max((len(layer.name) for layer in layers), default=0), 48)
     for layer in layers:
         made = ", ".join(
-            f"{type_text(kind)}{size_text(shape)}"
-            for kind, shape in zip(layer.types, layer.shapes, strict=True)
+            f"{type_text(kind)}{size_text(sizes.get(name, shape))}"
+            for name, kind, shape in zip(layer.outputs, layer.types, layer.shapes, strict=True)
         )
         attributes = ", ".join(attribute_texts(layer))
         call = f"{layer.kind}({attributes})" if attributes else layer.kind
         given = ", ".join(name if name is not None else "-" for name in layer.inputs)
         lines.append(f"{layer.name:<{width}} {call} -> {made}" + (f" <- {given}" if given else ""))
-    lines += [f"output {info.name}: {_info(info)}" for info in outputs]
+    lines += [f"output {info.name}: {_info(info, sizes)}" for info in outputs]
     return "\n".join(lines)
 
 
@@ -112,8 +125,9 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _info(info: TensorInfo) -> str:
-    return f"{str(info.dtype).removeprefix('torch.')}{size_text(info.shape)}"
+def _info(info: TensorInfo, sizes: Sizes) -> str:
+    shape = sizes.get(info.name, info.shape)
+    return f"{str(info.dtype).removeprefix('torch.')}{size_text(shape)}"
 
 
 def type_text(kind: str) -> str:
@@ -121,6 +135,6 @@ def type_text(kind: str) -> str:
     return _TYPES.get(kind, kind.lower())
 
 
-def size_text(shape: Sequence[int] | None) -> str:
-    """Give a shape as "[-1, 3, 8, 8]"."""
-    return "[?]" if shape is None else str(list(shape))
+def size_text(shape: Sequence[int | str] | None) -> str:
+    """Return a shape as "[-1, 3, 8, 8]" or "[batch, 3, 4*h, 4*w]"."""
+    return "[?]" if shape is None else f"[{', '.join(map(str, shape))}]"

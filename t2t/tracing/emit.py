@@ -17,7 +17,7 @@ from t2t.errors import (
 )
 from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 from t2t.tracing.operands import describe_precision
@@ -52,8 +52,8 @@ def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int
 
 def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
     tensors = [net.add_input(n, v.tensor) for n, v in zip(names, graph.inputs, strict=True)]
-    for symbol, (index, dim) in graph.symbols.items():
-        net.bind_symbol(symbol, tensors[index], dim)
+    for symbol, dimension in graph.dimensions.items():
+        net.bind_symbol(symbol, dimension, tensors)
 
 
 def gaps(

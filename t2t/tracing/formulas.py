@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from t2t.shapes import is_symbolic
+from t2t.sizes import is_symbolic
 
 __all__ = ["DECISIONS", "FORMULAS"]
 

@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
+from t2t.io import Dimension
 from t2t.io import tree as walker
 from t2t.isolation import Change
 from t2t.precision import Cast, Kind
 from t2t.registry import Converter
+from t2t.sizes.proofs import Box
+from t2t.sizes.terms import Symbol
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
 
@@ -102,16 +105,18 @@ class Graph:
         inputs: the values of the network inputs, in the order of the examples.
         calls: all calls, in program order.
         output: what the forward pass returned, with `Value`s in place of tensors.
-        symbols: for every symbol of a size, the input and dimension that it stands for.
-        ranges: least and greatest value of every symbol.
+        dimensions: for every symbol of a size, the dynamic dimension that it stands for.
+        boxes: the sizes for which the trace holds: all those of each box.
+        notes: what was decided about sizes, for the user to know.
         kept: what the forward pass has kept in the module or elsewhere, beside its result.
     """
 
     inputs: list[Value] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     output: Any = None
-    symbols: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    ranges: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    dimensions: dict[Symbol, Dimension] = field(default_factory=dict)
+    boxes: list[Box] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     kept: list[Change] = field(default_factory=list)
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:

@@ -15,7 +15,13 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["called_function", "is_hidden", "raised_location", "user_location"]
+__all__ = [
+    "called_function",
+    "is_hidden",
+    "raised_location",
+    "torch_location",
+    "user_location",
+]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
@@ -119,6 +125,17 @@ def _public_name(owner: ModuleType | None, name: str, found: Any) -> str | None:
 def _method(name: str) -> tuple[str, bool] | None:
     known = callable(getattr(torch.Tensor, name, None))
     return (f"torch.Tensor.{name}", True) if known else None
+
+
+def torch_location() -> Location | None:
+    """Find the innermost line of torch's own modules, as nn.TransformerEncoder's forward."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if "/torch/nn/" in code.co_filename:
+            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None
 
 
 def raised_location(error: BaseException, boundary: CodeType) -> Location | None:

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from t2t.network import Network, Operation
 from t2t.precision import Cast, Kind, Operand
 from t2t.registry import Precision
-from t2t.shapes import has_symbol
+from t2t.sizes import has_symbol
 from t2t.tracing.graph import Call, Value
 
 __all__ = ["describe_precision"]

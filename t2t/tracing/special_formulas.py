@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["SPECIAL_FORMULAS"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,26 +12,35 @@ import torch
 import torch.fx.experimental._config as symbolic_config
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 from torch.utils import dlpack
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from t2t import registry
-from t2t.errors import T2TError, UnsupportedOperatorError
+from t2t.errors import GuardError, T2TError, UnsupportedOperatorError
+from t2t.io import Dimension
 from t2t.isolation import Snapshot, eager, preserved_torch_state, uninterrupted
-from t2t.shapes import Range
+from t2t.sizes.dynamic import DynamicSizes
+from t2t.sizes.proofs import Range
 from t2t.tracing.casts import patch_casts
 from t2t.tracing.graph import Graph, map_tree
-from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.kinds import LIMITS
-from t2t.tracing.locations import raised_location
+from t2t.tracing.locations import raised_location, torch_location
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tensor_indices import TensorIndices
 from t2t.tracing.tracer import NUMBERS, Tracer
 
-__all__ = ["Dimension", "trace"]
+__all__ = ["trace"]
+
+UNHASHABLE = (
+    "a dynamic size is the key of a dict, a set or functools.lru_cache, which take plain numbers; "
+    "compute what is kept there in forward, or declare the size static"
+)
+
+ONE = (
+    "{error}. That is for all declared sizes; in the example, where {assumed}, it may fit: declare "
+    "the dimension static, or as the Dim of the one that it is broadcast to"
+)
 
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
@@ -49,18 +58,17 @@ UNSEEN_CONSTANT = (
     "torch functions in the thread that calls the model, or before, as a buffer"
 )
 
-Dimension = tuple[str, Range]
-"""A dynamic dimension: its name (the same name is the same size) and its range."""
-
 
 def trace(
     module: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    dimensions: Sequence[Mapping[int, Dimension]] = (),
     *,
     names: Sequence[str] = (),
+    dimensions: Sequence[Dimension] = (),
+    boxes: Sequence[Mapping[str, Range]] = (),
     narrow_shapes: bool = False,
+    automatic: Collection[str] = (),
     finish: Callable[[Any, Tracer], Any] | None = None,
 ) -> Graph:
     """Record the calls of one forward pass.
@@ -69,9 +77,11 @@ def trace(
         module: the module (or a function).
         args: example inputs; tensors may stand in nested tuples, lists and dicts.
         kwargs: keyword inputs, likewise.
-        dimensions: for each input tensor its dynamic dimensions; none by default.
         names: names of the input tensors, for messages.
+        dimensions: the dynamic dimensions.
+        boxes: the declared sizes: for each profile a range of every dimension, by name.
         narrow_shapes: shrink the ranges to where the trace is valid, instead of raising.
+        automatic: names of dimensions whose range is shrunk in any case.
         finish: called with the raw output and the tracer while values can still be read; its result
             becomes the graph's ``output``.
 
@@ -82,18 +92,16 @@ def trace(
     with TRACE_LOCK, uninterrupted() as interrupts, ExitStack() as stack:
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
-        env = _shape_env() if any(dimensions) else None
-        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
+        sizes = None
+        if dimensions:
+            sizes = DynamicSizes(dimensions, boxes, names, lambda: _place(tracer))
+        mode = sizes.mode if sizes is not None else FakeTensorMode(allow_non_fake_inputs=True)
         tracer = Tracer(mode, _state(module), _forward.__code__)
         snapshot = Snapshot(module)
         stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
         stack.enter_context(_paused_collection())
-        inputs = _Inputs(mode, env, tracer, dimensions)
-        fake_args, fake_kwargs = map_tree(inputs.fake, (args, kwargs))
-        guards = GuardLog(tracer.location)
-        if env is not None:
-            # The log stands in the place of torch's own list, and knows the user's lines.
-            env.guards = guards
+        fake_args, fake_kwargs = map_tree(functools.partial(_fake, tracer, sizes), (args, kwargs))
+        if sizes is not None:
             # A size of 1 in the example must not be treated as special.
             stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             stack.enter_context(enable_python_dispatcher())
@@ -101,7 +109,7 @@ def trace(
         stack.enter_context(eager())
         stack.callback(tracer.constants.restore)
         _patch_torch(stack, tracer, module)
-        if env is not None:
+        if sizes is not None:
             patch_numbers(stack, tracer)
         patch_casts(stack, tracer)
         try:
@@ -111,6 +119,11 @@ def trace(
             raise
         except Exception as error:
             where = _where(tracer, error)
+            if "unhashable type: non-nested SymInt" in str(error):
+                raise GuardError(f"{UNHASHABLE}{where}") from error
+            if sizes is not None and sizes.assumed:
+                text = ONE.format(error=error, assumed=sizes.assumed)
+                raise GuardError(f"{text}{where}") from error
             reason = _limit(error)
             if reason:
                 raise UnsupportedOperatorError(f"{reason}{where}") from error
@@ -123,12 +136,10 @@ def trace(
             raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
         if finish is not None:
             graph.output = finish(output, tracer)
-        graph.symbols, graph.ranges = inputs.symbols, inputs.ranges
-        if env is not None:
-            labels = inputs.labels(names)
-            if narrow_shapes:
-                graph.ranges = narrow(guards, inputs.ranges, inputs.examples)
-            prove(guards, graph.ranges, labels)
+        if sizes is not None:
+            proved = sizes.prove(narrow_shapes, automatic)
+            graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
+            graph.notes = proved.notes
         return graph
 
 
@@ -159,10 +170,20 @@ def _limit(error: Exception) -> str:
     return reason
 
 
-def _shape_env() -> ShapeEnv:
-    # No duck shapes: two dimensions are not the same because the examples are. No special 0 and 1:
-    # a batch of 1 in the example says nothing about other batches.
-    return ShapeEnv(duck_shape=False, specialize_zero_one=False)
+def _place(tracer: Tracer) -> Any:
+    """Return the user's line that runs now, or torch's where there is none."""
+    return tracer.location() or torch_location()
+
+
+def _fake(tracer: Tracer, sizes: DynamicSizes | None, x: Any) -> Any:
+    """Make the fake tensor that stands for an input."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    shape = x.shape if sizes is None else sizes.shape(len(tracer.graph.inputs), x.shape)
+    with tracer.mode:
+        tensor = torch.empty(shape, dtype=x.dtype, device=x.device)
+    tracer.add_input(tensor)
+    return tensor
 
 
 def _state(module: Any) -> dict[str, torch.Tensor]:
@@ -175,63 +196,6 @@ def _where(tracer: Tracer, error: BaseException) -> str:
     location = raised_location(error, _forward.__code__)
     at = f" at {location}" if location else ""
     return f"{at} in module {tracer.scopes[-1]!r}" if tracer.scopes[-1] else at
-
-
-class _Inputs:
-    """Makes the fake tensors that stand for the inputs, with symbols for dynamic dimensions."""
-
-    def __init__(
-        self,
-        mode: FakeTensorMode,
-        env: ShapeEnv | None,
-        tracer: Tracer,
-        dimensions: Sequence[Mapping[int, Dimension]],
-    ) -> None:
-        self._mode, self._env, self._tracer = mode, env, tracer
-        self._dimensions = dimensions
-        self._sizes: dict[str, Any] = {}
-        self.symbols: dict[Any, tuple[int, int]] = {}
-        self.ranges: dict[Any, Range] = {}
-        self.examples: dict[Any, int] = {}
-
-    def fake(self, x: Any) -> Any:
-        if not isinstance(x, torch.Tensor):
-            return x
-        index = len(self._tracer.graph.inputs)
-        dynamic = self._dimensions[index] if index < len(self._dimensions) else {}
-        sizes = [
-            self._size(index, dim, size, *dynamic[dim]) if dim in dynamic else size
-            for dim, size in enumerate(x.shape)
-        ]
-        with self._mode:
-            tensor = torch.empty(sizes, dtype=x.dtype, device=x.device)
-        self._tracer.add_input(tensor)
-        return tensor
-
-    def _size(self, index: int, dim: int, example: int, name: str, span: Range) -> Any:
-        if span[0] == span[1]:
-            return span[0]
-        if name not in self._sizes:
-            assert self._env is not None
-            # torch's compiler takes a second to import, and only dynamic sizes need this of it.
-            from torch._dynamo.source import ConstantSource
-
-            source = ConstantSource(f"input{index}_dim{dim}")
-            constraint = StrictMinMaxConstraint(vr=ValueRanges(*span), warn_only=False)
-            symbol = self._env.create_symbol(
-                example, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=constraint
-            )
-            self._sizes[name] = self._env.create_symintnode(symbol, hint=example, source=source)
-            self.symbols[symbol] = (index, dim)
-            self.ranges[symbol] = span
-            self.examples[symbol] = example
-        return self._sizes[name]
-
-    def labels(self, names: Sequence[str]) -> dict[Any, str]:
-        return {
-            symbol: f"dimension {dim} of input {names[index] if names else index!r}"
-            for symbol, (index, dim) in self.symbols.items()
-        }
 
 
 def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:

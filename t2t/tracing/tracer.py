@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from t2t import registry
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.registry import Converter
-from t2t.shapes import has_symbol
+from t2t.sizes import has_symbol
 from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.formulas import DECISIONS
