@@ -55,7 +55,8 @@ setup(
     package_data={"t2t": ["py.typed"]},
     python_requires=">=3.11",
     # rich: progress bars that behave on terminals, in logs and in notebooks.
-    install_requires=["torch>=2.9", "numpy", "rich"],
+    # typing_extensions: `override` before Python 3.12; it comes with torch.
+    install_requires=["torch>=2.9", "numpy", "rich", "typing_extensions"],
     extras_require={
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],

@@ -14,6 +14,7 @@ import torch
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.value_ranges import ValueRanges
+from typing_extensions import override
 
 from t2t.sizes import expressions as ex
 from t2t.sizes.arithmetic import NUMBERS
@@ -104,20 +105,24 @@ class SizeEnvironment(ShapeEnv):
 
     # -- what PyTorch's own code asks --------------------------------------------------------------
 
+    @override
     def evaluate_sym_node(
         self, sym_node: Any, size_oblivious: bool = False, fallback_value: bool | None = None
     ) -> Any:
         return self.decide(sym_node.value, "decision")
 
+    @override
     def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
         if not isinstance(expr, Polynomial | Operation):
             return expr
         self._asks_for_one(expr)
         return None
 
+    @override
     def bound_sympy(self, expr: Any, size_oblivious: bool = False) -> Any:
         return ValueRanges(*bounds(expr))
 
+    @override
     def is_unbacked_symint(self, symbol: Any) -> bool:
         return False
 
@@ -152,18 +157,23 @@ class SizeNode(SymNode):
     _expr = expr
     _hint = hint
 
+    @override
     def has_hint(self) -> bool:
         return True
 
+    @override
     def maybe_as_int(self) -> int | None:
         return self.value if type(self.value) is int else None
 
+    @override
     def maybe_as_float(self) -> float | None:
         return self.value if type(self.value) is float else None
 
+    @override
     def maybe_as_bool(self) -> bool | None:
         return self.value if type(self.value) is bool else None
 
+    @override
     def is_nested_int(self) -> bool:
         return False
 
@@ -174,32 +184,39 @@ class SizeNode(SymNode):
 
     # Compiled code names a file where it asks, Python's does not.
 
+    @override
     def guard_int(self, file: Any, line: int) -> int:
         return int(self.shape_env.decide(self.value, "internal" if file else "number"))
 
+    @override
     def guard_float(self, file: Any, line: int) -> float:
         return float(self.shape_env.decide(self.value, "number"))
 
+    @override
     def guard_bool(self, file: Any, line: int) -> bool:
         answer = self.shape_env.assume(self.value) if file else None
         return bool(self.shape_env.decide(self.value, "decision") if answer is None else answer)
 
     guard_size_oblivious = guard_bool
 
+    @override
     def expect_true(self, file: Any, line: int) -> bool:
         return bool(self.shape_env.decide(self.value, "requirement"))
 
+    @override
     def sym_sum(self, args: Any) -> Any:
         total: Value = 0
         for node in args:
             total = ex.add(total, node.value)
         return self.shape_env.node(total)
 
+    @override
     def round(self, ndigits: int | None = None) -> Any:
         if ndigits is not None:
             raise NotImplementedError("round() of a size to digits")
         return self.shape_env.combined(ex.round_even, self)
 
+    @override
     def str(self) -> Any:
         return text(self.value)
 
