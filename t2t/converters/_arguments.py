@@ -10,7 +10,7 @@ import torch
 from t2t.errors import UnsupportedArgumentError
 from t2t.shapes import static_size
 
-__all__ = ["dims", "ntuple", "positive_dim", "static_sizes"]
+__all__ = ["agree", "dims", "ntuple", "positive_dim", "static_sizes"]
 
 
 def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
@@ -38,11 +38,23 @@ def static_sizes(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(static_number("shape", size) for size in x.shape)
 
 
+def agree(a: Any, b: Any) -> bool:
+    """Return whether two sizes are equal; where one is dynamic, a guard says that they must be."""
+    return bool(a == b)
+
+
 def positive_dim(dim: int, rank: int) -> int:
-    """Give a dimension, counted from the end if negative, as an index from the front."""
+    """Return a dimension, counted from the end if negative, as an index from the front.
+
+    Raises:
+        IndexError: there is none of this number, in torch's words.
+    """
     extent = max(rank, 1)
     if not -extent <= dim < extent:
-        raise UnsupportedArgumentError(f"dim={dim}: the tensor has {rank} dimensions")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-extent}, {extent - 1}], "
+            f"but got {dim})"
+        )
     return dim % extent
 
 

@@ -15,13 +15,14 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
-from t2t.shapes import is_symbolic, static_size
+from t2t.shapes import static_size
 
 __all__ = [
     "MASKS",
     "Places",
     "bounded",
     "broadcast",
+    "check_elements",
     "check_range",
     "count",
     "integer_indices",
@@ -58,22 +59,12 @@ def bounded(name: str, index: Any, size: Any) -> Any:
 
 
 def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor | NetworkTensor:
-    """Give an index tensor without negative numbers, as TensorRT needs them.
-
-    Raises:
-        UnsupportedArgumentError: a constant index lies outside.
-    """
+    """Give an index tensor without negative numbers, as TensorRT needs them."""
     number = static_size(size)
     if not net.is_traced(index):
         if not index.numel():
             return index
-        low, high = int(index.min()), int(index.max())
-        if number is not None and not -number <= low <= high < number:
-            raise UnsupportedArgumentError(
-                f"index {low if low < -number else high} is out of bounds for a dimension of size "
-                f"{number}"
-            )
-        if low >= 0:
+        if int(index.min()) >= 0:
             return index
         if number is not None:
             return torch.where(index < 0, index + number, index)
@@ -82,15 +73,34 @@ def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor
     return net.add_select(negative, net.add_elementwise(index, length, "SUM"), index)
 
 
-def check_range(index: Any, size: Any) -> None:
-    """Let guards say that a dynamic dimension has the places that a constant index names."""
-    if not is_symbolic(size) or isinstance(index, FakeTensor) or not index.numel():
+def check_range(index: Any, size: Any, negative: bool = False) -> None:
+    """Let guards say that a dynamic dimension has the places that a constant index names.
+
+    Args:
+        index: the index.
+        size: of the dimension.
+        negative: whether torch counts negative ones from the end here.
+
+    Raises:
+        IndexError: it has not; torch says it better.
+    """
+    if isinstance(index, FakeTensor) or not index.numel():
         return
     with unset_fake_temporarily():
         low, high = int(index.min()), int(index.max())
     # The truth value of a condition on a dynamic size is what installs a guard.
-    bool(size > high)
-    bool(size >= -low)
+    if not (size > high and (size >= -low if negative else low >= 0)):
+        raise IndexError(f"index {low if low < 0 else high} is out of bounds for size {size}")
+
+
+def check_elements(self: torch.Tensor, dim: int, index: torch.Tensor) -> None:
+    """Check the index of a gather or scatter of elements; what is wrong, torch says better."""
+    ranks = max(self.ndim, 1), max(index.ndim, 1)
+    if 0 in map(static_size, index.shape):
+        return
+    if ranks[0] != ranks[1] or index.dtype not in (torch.int32, torch.int64):
+        raise IndexError("the index has another rank than the tensor, or is of no integers")
+    check_range(index, self.shape[dim] if self.ndim else 1)
 
 
 def known_indices(
@@ -106,7 +116,7 @@ def known_indices(
             numbers += mask_indices(number)
     for size, number in zip(self.shape, numbers, strict=False):
         if number is not None:
-            check_range(number, size)
+            check_range(number, size, negative=True)
     return numbers
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from t2t.converters._arguments import agree
 from t2t.converters._spatial import autocast, squeeze
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
@@ -49,10 +50,20 @@ def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str)
 
 def _linear_meta(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> Any:
     known = autocast(input, _LINEAR, weight, bias)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    fits = (
+        input.dtype == weight.dtype
+        and input.dim() > 0
+        and weight.dim() in (1, 2)
+        and agree(input.shape[-1], weight.shape[-1])
+        and (bias is None or (bias.dtype == input.dtype and bias.dim() < weight.dim()))
+    )
+    if not fits:
+        # What does not go together, torch is to say.
+        return NotImplemented
     return input.new_empty((*input.shape[:-1], *weight.shape[:-1]))
 
 
@@ -68,12 +79,14 @@ def linear(
     return net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
 
 
-def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> Any:
     if torch.is_autocast_enabled(input.device.type) or min(input.dim(), other.dim()) < 2:
         return _MATMUL(input, other)
     batches = (input.shape[:-2], other.shape[:-2])
     if all(batches) and not same_sizes(*batches):
         return _MATMUL(input, other)
+    if input.dtype != other.dtype or not agree(input.shape[-1], other.shape[-2]):
+        return NotImplemented
     return input.new_empty((*max(batches, key=len), input.shape[-2], other.shape[-1]))
 
 

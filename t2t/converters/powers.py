@@ -11,7 +11,6 @@ import functools
 import torch
 
 from t2t.converters._compute import binary, choose, filled, is_negative, working_dtype
-from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
@@ -102,9 +101,7 @@ def _power(net: Network, base: TensorLike, exponent: TensorLike) -> NetworkTenso
 def _integer_power(net: Network, base: TensorLike, exponent: int) -> NetworkTensor:
     dtype = net.output.dtype
     if exponent < 0:
-        raise UnsupportedArgumentError(
-            f"exponent={exponent}: integers have no negative powers in torch; use floats"
-        )
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
     x = net.tensor(base, dtype)
     if exponent == 0:
         return filled(net, 1)

@@ -12,7 +12,7 @@ from t2t.converters._compute import binary
 from t2t.converters._places import (
     MASKS,
     bounded,
-    check_range,
+    check_elements,
     integer_indices,
     known_indices,
     places,
@@ -155,7 +155,7 @@ def _scatter_shape(
     self: torch.Tensor, dim: int, index: torch.Tensor, *values: Any, **others: Any
 ) -> torch.Tensor:
     del values, others
-    check_range(index, self.shape[dim] if self.ndim else 1)
+    check_elements(self, dim, index)
     return self.new_empty(self.shape)
 
 

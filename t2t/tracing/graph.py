@@ -59,6 +59,7 @@ class Call:
         scope: path of the module that made the call.
         location: the user's line, where one is known.
         origin: the operator that the model called, where this is a part of its decomposition.
+        function: what was called.
         output: the fake tensors that it gives, nested as torch gives them.
         problem: why the call cannot be converted; raised only where a result is used.
     """
@@ -70,6 +71,7 @@ class Call:
     scope: str
     location: Location | None
     origin: str = ""
+    function: Callable[..., Any] | None = None
     output: Any = None
     problem: Exception | None = None
 

@@ -11,11 +11,13 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["raised_location", "user_location"]
+__all__ = ["module_location", "raised_location", "user_location"]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
 )
+
+_MODULES = f"{Path(torch.__file__).resolve().parent}/nn/modules/"
 
 
 @functools.cache
@@ -35,6 +37,21 @@ def user_location(boundary: CodeType) -> Location | None:
     while frame is not None and frame.f_code is not boundary:
         code = frame.f_code
         if not _is_hidden(code):
+            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
+def module_location(boundary: CodeType) -> Location | None:
+    """Find the innermost line of one of torch's own modules, for a model that has no other lines.
+
+    Args:
+        boundary: code of the function that runs the user's module.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not boundary:
+        code = frame.f_code
+        if code.co_filename.startswith(_MODULES) and "_call_impl" not in code.co_name:
             return Location(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
     return None

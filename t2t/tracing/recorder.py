@@ -26,7 +26,7 @@ from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leave
 from t2t.tracing.inverses import invert
 from t2t.tracing.kinds import COMPLEX
 from t2t.tracing.layout import REPLAYED, by_elements
-from t2t.tracing.locations import user_location
+from t2t.tracing.locations import module_location, user_location
 from t2t.tracing.operators import operator_info
 
 __all__ = ["NO_CONVERTER", "RANDOM", "UNSEEN", "Recorder"]
@@ -61,6 +61,8 @@ class Recorder:
         self.mode = mode
         self.graph = Graph()
         self.scopes = [""]
+        self.failure: tuple[BaseException | None, str] = (None, "")
+        """The last exception that left a module, and that module."""
         self.constants = Constants(state)
         self._boundary = boundary
         self._thread = threading.get_ident()
@@ -91,6 +93,10 @@ class Recorder:
     def location(self) -> Location | None:
         """Give the user's line that runs now."""
         return user_location(self._boundary)
+
+    def deciding_location(self) -> Location | None:
+        """Return the user's line that runs now, or torch's own where the model has none."""
+        return self.location() or module_location(self._boundary)
 
     def add_input(self, tensor: torch.Tensor) -> Value:
         """Note a fake tensor as the next network input."""
@@ -194,6 +200,7 @@ class Recorder:
         """
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)):
             call.problem = UnsupportedOperatorError(COMPLEX)
+        call.function = function
         self.graph.calls.append(call)
         owners = {storage_key(self._fake(x)): x for x in traced}
         values: list[Value] = []
@@ -318,7 +325,7 @@ class Recorder:
             call.problem = UnsupportedOperatorError(NO_CONVERTER.format(name=name))
         output = self._run((converter and converter.meta) or function, *plain)
         self.graph.calls.append(call)
-        call.output = output
+        call.function, call.output = function, output
         index = iter(range(1 << 30))
         return map_tree(
             lambda x: Value(x, call, next(index)) if isinstance(x, torch.Tensor) else x, output

@@ -74,7 +74,7 @@ def trace(
         tracer = Tracer(mode, _state(module), _forward.__code__)
         inputs = _Inputs(mode, env, tracer, dimensions)
         fake_args, fake_kwargs = map_tree(inputs.fake, (args, kwargs))
-        guards = GuardLog(tracer.location)
+        guards = GuardLog(tracer.deciding_location)
         if env is not None:
             # The log stands in the place of torch's own list, and knows the user's lines.
             env.guards = guards
@@ -138,7 +138,8 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
 def _where(tracer: Tracer, error: BaseException) -> str:
     location = raised_location(error, _forward.__code__)
     at = f" at {location}" if location else ""
-    return f"{at} in module {tracer.scopes[-1]!r}" if tracer.scopes[-1] else at
+    failed, scope = tracer.failure
+    return f"{at} in module {scope!r}" if failed is error and scope else at
 
 
 class _Inputs:
@@ -238,6 +239,10 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
         tracer.scopes.append(paths.get(id(self)) or tracer.scopes[-1])
         try:
             return original(self, *args, **kwargs)
+        except Exception as error:
+            if tracer.failure[0] is not error:
+                tracer.failure = (error, tracer.scopes[-1])
+            raise
         finally:
             tracer.scopes.pop()
 

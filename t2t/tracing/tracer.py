@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
-from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
+from t2t.errors import T2TError, UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.registry import Converter
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import View, version_of
@@ -22,6 +22,7 @@ from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.formulas import DECISIONS
 from t2t.tracing.graph import tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
+from t2t.tracing.mistakes import mistake
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
@@ -75,7 +76,23 @@ class Tracer(Mutations):
         traced = [x for x in tensors if self.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
-        self._check_kinds(name, tensors)
+        try:
+            return self._record_function(name, converter, original, args, kwargs, traced)
+        except T2TError:
+            raise
+        except Exception as error:  # noqa: BLE001  PyTorch raises any
+            raise self._mistake(name, original, args, kwargs) or error from None
+
+    def _record_function(
+        self,
+        name: str,
+        converter: Converter,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        traced: list[torch.Tensor],
+    ) -> Any:
+        self._check_kinds(name, (x for x in tree_leaves((args, kwargs)) if _is_tensor(x)))
         if kwargs.get("out") is not None:
             # What is written where, its operators say.
             return original(*args, **kwargs)
@@ -91,10 +108,27 @@ class Tracer(Mutations):
         else:
             output = self._run(converter.meta or original, args, kwargs)
         if output is NotImplemented:
+            refused = self._mistake(name, original, args, kwargs)
+            if refused is not None:
+                raise refused
             # The function's own operators arrive one by one.
             return original(*args, **kwargs)
         written = [x for x in traced if version_of(self._fake(x)) != before[id(x)]]
         return self._register(call, original, output, traced, written)
+
+    def call_outermost(
+        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Take an operator from the dispatcher: the model's own, or a part of a formula."""
+        try:
+            return self.call_operator(operator, args, kwargs)
+        except T2TError:
+            raise
+        except Exception as error:
+            if self._decomposing or self._paused:
+                raise
+            name = operator_info(operator).name
+            raise self._mistake(name, operator, args, kwargs) or error from None
 
     def call_operator(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -118,6 +152,15 @@ class Tracer(Mutations):
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
+
+    def _mistake(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Exception | None:
+        """Return what PyTorch says of a call, where it refuses it."""
+        if not name.startswith(("torch.", "aten::")):
+            return None
+        with self.paused():
+            return mistake(function, *self._fakes((args, kwargs)))
 
     def call_higher_order(
         self, operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -300,7 +343,11 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         del types
         if isinstance(func, HigherOrderOperator):
             return self._tracer.call_higher_order(func, args, kwargs or {})
-        return self._tracer.call_operator(func, args, kwargs or {})
+        return self._tracer.call_outermost(func, args, kwargs or {})
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
 
 
 _MAKES_COMPLEX = (
