@@ -8,6 +8,7 @@ declared range) or the network's (to emit shape tensors, in `t2t.network.sizes`)
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "expression",
     "has_symbol",
     "is_symbolic",
+    "largest",
     "static_size",
 ]
 
@@ -60,6 +62,14 @@ def static_size(value: Any) -> int | None:
         return int(value)
     expr = expression(value)
     return int(expr) if expr.is_number else None
+
+
+def largest(value: Any) -> int:
+    """Return the largest number that a size may be, by the declared ranges."""
+    if not is_symbolic(value):
+        return int(value)
+    bound = value.node.shape_env.bound_sympy(value.node.expr).upper
+    return int(bound) if bound.is_finite else sys.maxsize
 
 
 def evaluate(expr: sympy.Basic, symbols: Mapping[sympy.Symbol, Any], arithmetic: Any) -> Any:

@@ -23,6 +23,7 @@ ORDER = (
     "registry",
     "precision",
     "network",
+    "formulas",
     "converters",
     "plugins",
     "tracing",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.converters._arguments import positive_dim
 from t2t.converters._compute import binary
@@ -18,7 +19,6 @@ from t2t.converters._places import (
     places,
     wrapped,
 )
-from t2t.converters.accumulating import accumulated
 from t2t.converters.casts import converted
 from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
@@ -193,10 +193,18 @@ def _scattered(
 
 
 def _index_put_shape(
-    self: torch.Tensor, indices: Sequence[torch.Tensor | None], *values: Any, **others: Any
-) -> torch.Tensor:
-    del values, others
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> Any:
+    del values
+    given = [index for index in indices if index is not None]
     known_indices(self, indices)
+    by_mask = len(given) == 1 and isinstance(given[0], FakeTensor) and given[0].dtype in MASKS
+    if accumulate and not by_mask:
+        # Several values for one place are added up by a formula.
+        return NotImplemented
     return self.new_empty(self.shape)
 
 
@@ -223,10 +231,7 @@ def index_put(
         return net.tensor(self)
     updates = net.transpose(net.expand(net.tensor(values, self.dtype), sizes), _inverse(order))
     data = net.transpose(self, found.order)
-    if accumulate:
-        result = accumulated(net, data, found, updates, [self.shape[a] for a in found.order])
-    else:
-        result = net.add_scatter(data, found.coordinates, updates, "ND")
+    result = net.add_scatter(data, found.coordinates, updates, "ND")
     return net.transpose(result, _inverse(found.order))
 
 

@@ -102,7 +102,7 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
         _check_rank(call)
-        with net.operation(operation, call.converter.precision):
+        with net.operation(operation, call.precision or call.converter.precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except (UnsupportedArgumentError, UnsupportedOperatorError) as error:

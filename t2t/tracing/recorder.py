@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from t2t import registry
-from t2t.errors import T2TError, UnsupportedOperatorError
-from t2t.registry import Converter
+from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
+from t2t.registry import Converter, Precision
 from t2t.tracing.aliasing import Entry, Memory, View, storage_key, version_of
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
@@ -69,6 +69,8 @@ class Recorder:
         self._paused = 0
         # The operators whose decompositions run now, outermost first.
         self._decomposing: list[str] = []
+        self.precision: Precision | None = None
+        """How the parts of the formula that runs now are computed, if it says so."""
         self._memory = Memory(self._refresh, self._invert)
 
     def is_active(self) -> bool:
@@ -134,12 +136,15 @@ class Recorder:
         location = self.location()
         where = [f"at {location}"] if location else []
         where += [f"in module {self.scopes[-1]!r}"] if self.scopes[-1] else []
-        return type(error)(" ".join([str(error), *where]))
+        result = type(error)(" ".join([str(error), *where]))
+        if isinstance(result, ConversionError):
+            result.located = True
+        return result
 
     def _call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
-        origin = self._decomposing[0] if self._decomposing else ""
-        origin = "" if origin == name else origin
-        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), origin)
+        formulas = tuple(self._decomposing)
+        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), formulas)
+        call.precision = self.precision
         try:
             call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
         except T2TError as error:

@@ -14,17 +14,17 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
-from t2t.errors import T2TError, UnsupportedArgumentError, UnsupportedOperatorError
-from t2t.registry import Converter
+from t2t.errors import ConversionError, T2TError, UnsupportedArgumentError, UnsupportedOperatorError
+from t2t.registry import Converter, Formula
 from t2t.shapes import has_symbol
 from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
-from t2t.tracing.formulas import DECISIONS
+from t2t.tracing.decisions import DECISIONS
 from t2t.tracing.graph import tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.mutation import Mutations
-from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
+from t2t.tracing.operators import OperatorInfo, decompositions, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
 
 __all__ = ["NUMBERS", "Tracer"]
@@ -122,6 +122,12 @@ class Tracer(Mutations):
         """Take an operator from the dispatcher: the model's own, or a part of a formula."""
         try:
             return self.call_operator(operator, args, kwargs)
+        except ConversionError as error:
+            if self._decomposing or error.located:
+                raise
+            # A formula that gives up.
+            name = operator_info(operator).name
+            raise self.located(type(error)(f"{name}: {error}")) from None
         except T2TError:
             raise
         except Exception as error:
@@ -224,19 +230,18 @@ class Tracer(Mutations):
     ) -> Any:
         converter = registry.find_operator(operator)
         random = draws_random(operator, args, kwargs)
-        # Where a formula leads back to its operator, there is none.
         is_complex = _is_complex(operator, args, kwargs, tensors)
-        if (
-            converter is None
-            and not random
-            and not is_complex
-            and info.name not in self._decomposing
-        ):
-            formula = decomposition(operator)
-            if formula is not None:
-                output = self._decompose(info, formula, args, kwargs)
-                if output is not NotImplemented:
-                    return output
+        output = NotImplemented
+        if converter is not None and converter.meta is not None:
+            output = self._run(converter.meta, args, kwargs)
+            # A converter may leave some calls to the operator's formula.
+            converter = None if output is NotImplemented else converter
+        # Where a formula leads back to its operator, there is none.
+        plain = not random and not is_complex and info.name not in self._decomposing
+        for formula in decompositions(operator) if converter is None and plain else ():
+            result = self._decompose(info, formula, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if operator is torch.ops.aten.as_strided.default:
             return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
@@ -245,11 +250,9 @@ class Tracer(Mutations):
             call.problem = UnsupportedOperatorError(text)
         if is_complex:
             call.problem = UnsupportedOperatorError(COMPLEX)
-        run = converter.meta if converter is not None and converter.meta else operator
-        output = self._run(run, args, kwargs)
-        self._check_kinds(
-            info.name, (x for x in tree_leaves(output) if isinstance(x, torch.Tensor))
-        )
+        output = self._run(operator, args, kwargs) if output is NotImplemented else output
+        results = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor)]
+        self._check_kinds(info.name, results)
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
 
@@ -311,16 +314,18 @@ class Tracer(Mutations):
                 )
             )
 
-    def _decompose(
-        self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        """Run PyTorch's own formula of an operator; its parts come back as operators."""
+    def _decompose(self, info: OperatorInfo, formula: Formula, args: Any, kwargs: Any) -> Any:
+        """Run the formula of an operator; its parts come back as operators."""
         self._decomposing.append(info.name)
+        before = self.precision
+        if formula.precision != "follow":
+            self.precision = formula.precision
         try:
             with self.dispatch_mode:
-                return formula(*self._fakes(args), **self._fakes(kwargs))
+                return formula.function(*self._fakes(args), **self._fakes(kwargs))
         finally:
             self._decomposing.pop()
+            self.precision = before
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
