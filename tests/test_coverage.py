@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,5 +46,6 @@ def test_every_registered_operator_has_a_row() -> None:
 
 def test_the_list_of_operators_is_fresh() -> None:
     command = [sys.executable, str(ROOT / "tools" / "operators.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

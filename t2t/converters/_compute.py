@@ -9,15 +9,26 @@ import torch
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 
-__all__ = ["binary", "choose", "filled", "is_negative", "narrowed", "truth", "working_dtype"]
+__all__ = [
+    "binary",
+    "choose",
+    "filled",
+    "is_negative",
+    "narrowed",
+    "operand",
+    "rounded",
+    "truth",
+    "working_dtype",
+]
 
 _BYTES = (torch.int8, torch.uint8)
 _WRAPPING = ("SUM", "SUB", "PROD")
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
-    return torch.int32 if dtype == torch.bool or dtype in _BYTES else dtype
+    """Return the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
+    # int16 is what int8 and uint8 are compared in.
+    return torch.int32 if dtype in (torch.bool, torch.int16, *_BYTES) else dtype
 
 
 def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
@@ -34,6 +45,30 @@ def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTenso
     return net.cast(x, net.compute_dtype(dtype))
 
 
+def operand(net: Network, x: TensorLike, dtype: torch.dtype) -> TensorLike:
+    """Return an operand as torch takes it into the type that it computes in.
+
+    A number or a tensor without dimensions does not widen the type: what does not fit into it
+    keeps its low bits, or becomes infinite.
+    """
+    if isinstance(x, bool | int) and not dtype.is_floating_point and dtype != torch.bool:
+        return int(torch.tensor(x).to(dtype))
+    if not isinstance(x, torch.Tensor) or x.dtype == dtype:
+        return x
+    if not net.is_traced(x):
+        return x.to(dtype)
+    if dtype in _BYTES and x.dtype in (torch.int32, torch.int64):
+        return narrowed(net, net.tensor(x), dtype)
+    return x
+
+
+def rounded(x: TensorLike, dtype: torch.dtype) -> TensorLike:
+    """Return a number as it is in a half type, to compare with; anything else as it is."""
+    if isinstance(x, int | float) and dtype in (torch.float16, torch.bfloat16):
+        return float(torch.tensor(float(x), dtype=torch.float64).to(dtype))
+    return x
+
+
 def binary(
     net: Network, op: str, a: TensorLike, b: TensorLike, dtype: torch.dtype | None = None
 ) -> NetworkTensor:
@@ -48,6 +83,7 @@ def binary(
     """
     wanted = dtype or net.output.dtype
     working = working_dtype(wanted)
+    a, b = (operand(net, x, wanted) for x in (a, b))
     if net.compute_dtype(working) == torch.float16 and (_leaves_half(a) or _leaves_half(b)):
         result = net.add_elementwise(_wide(net, a, working), _wide(net, b, working), op)
         return net.cast(result, torch.float16)
@@ -80,7 +116,7 @@ def choose(
     wanted = dtype or net.output.dtype
     # ISelectLayer has every type but uint8.
     working = torch.int32 if wanted == torch.uint8 else wanted
-    chosen = [_in(net, x, working) for x in (then, otherwise)]
+    chosen = [_in(net, operand(net, x, wanted), working) for x in (then, otherwise)]
     result = net.add_select(condition, chosen[0], chosen[1], dtype=working)
     return net.cast(result, net.compute_dtype(wanted))
 

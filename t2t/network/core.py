@@ -230,7 +230,10 @@ class NetworkCore:
         if 0 in sizes:
             return self._add_empty(dtype, sizes)
         # TensorRT has int8 and uint8 constants for quantization only.
-        stored = torch.int32 if dtype in (torch.int8, torch.uint8) else dtype
+        stored = dtype
+        if dtype in (torch.int8, torch.uint8):
+            # What does not fit keeps its low bits, as in torch.
+            x, stored = x.to(dtype), torch.int32
         data = self.weight(x, stored)
         layer = self.add("add_constant", sizes, data)
         if isinstance(data, trt.Weights):
