@@ -26,6 +26,7 @@ def convert(
     fp16: bool = False,
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
+    float64_as_float32: bool = False,
     min_shapes: Any = None,
     opt_shapes: Any = None,
     max_shapes: Any = None,
@@ -51,6 +52,9 @@ def convert(
             float32; inputs and outputs keep their dtypes.
         bf16: likewise in bfloat16.
         fp32_modules: names of submodules kept in float32 (shell patterns).
+        float64_as_float32: compute in float32 what the model computes in float64, which TensorRT
+            does not have; without it that is refused. Constants are folded in float64 and rounded
+            once; what depends on the inputs has the digits and the range of float32.
         min_shapes: smallest shape of each input, in order or by input name, for dynamic shapes.
         opt_shapes: the shapes to optimize for; by default the examples'.
         max_shapes: largest shape of each input.
@@ -83,7 +87,7 @@ def convert(
             module,
             inputs,
             kwargs,
-            policy=_policy(fp16, bf16, fp32_modules),
+            policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
             min_shapes=min_shapes,
             opt_shapes=opt_shapes,
             max_shapes=max_shapes,
@@ -111,8 +115,10 @@ def convert(
         )
 
 
-def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:
+def _policy(
+    fp16: bool, bf16: bool, fp32_modules: Sequence[str], float64_as_float32: bool
+) -> Policy:
     if fp16 and bf16:
         raise ConversionError("fp16=True and bf16=True: give one of them")
     low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
-    return Policy(low, tuple(fp32_modules))
+    return Policy(low, tuple(fp32_modules), float64_as_float32)

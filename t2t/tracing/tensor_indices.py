@@ -3,10 +3,6 @@
 torch reads its value and takes a view at that number. A network has no numbers to read: here the
 view is recorded as a gather, and a write to it as a scatter. What such a tensor would decide about
 a size, as a bound of a slice, stays unknown and is refused.
-
-torch asks for the value inside C++, before any operator is dispatched, so the call itself must be
-seen: a mode of PyTorch's sees it. (Replacing ``torch.Tensor.__getitem__`` would do so too, but
-Python fills the type's slots anew with it, and tensors would count as sequences ever after.)
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from t2t.errors import UnsupportedOperatorError
 from t2t.tracing.tracer import Tracer
@@ -39,17 +34,20 @@ _MASK = (
 )
 
 
-class TensorIndices(TorchFunctionMode):
+class TensorIndices:
     """Takes the calls that would ask a traced index tensor for its value.
 
     Args:
         tracer: where their views are recorded.
+
+    Attributes:
+        handlers: what takes the calls of which function; it returns ``NotImplemented`` for those
+            that go on as they are.
     """
 
     def __init__(self, tracer: Tracer) -> None:
-        super().__init__()
         self._tracer = tracer
-        self._handlers: dict[Any, Callable[..., Any]] = {
+        self.handlers: dict[Any, Callable[..., Any]] = {
             torch.Tensor.__getitem__: self._getitem,
             torch.Tensor.__setitem__: self._setitem,
             torch.Tensor.select: self._select,
@@ -60,45 +58,41 @@ class TensorIndices(TorchFunctionMode):
             torch.select_scatter: self._select_scatter,
         }
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        del types
-        kwargs = kwargs or {}
-        handler = self._handlers.get(func)
-        if handler is not None and self._holds_number((args[1:], kwargs)):
-            return handler(*args, **kwargs)
-        # A function of torch's in Python looks itself up by name, and finds what is patched there.
-        return self._tracer.originals.get(func, func)(*args, **kwargs)
-
     def _getitem(self, x: torch.Tensor, index: Any) -> Any:
+        if not self._holds_number(index):
+            return NotImplemented
         x, rest = self._split(x, index)
         return x[rest]
 
-    def _setitem(self, x: torch.Tensor, index: Any, value: Any) -> None:
+    def _setitem(self, x: torch.Tensor, index: Any, value: Any) -> Any:
+        if not self._holds_number(index):
+            return NotImplemented
         if isinstance(index, torch.Tensor) and index.dtype in _MASKS:
             # One truth value for the whole tensor: the only mask whose choice has a known size.
             new = torch.as_tensor(value).to(x.dtype)
             new = new[(0,) * max(0, new.ndim - x.ndim)]
             x.copy_(torch.where(index.bool(), new, x))
-            return
+            return None
         if not self._tracer.is_traced(x):
             self._tracer.promote(x, "aten::index_put_")
         x, rest = self._split(x, index)
         x[rest] = value
+        return None
 
-    def _select(self, input: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    def _select(self, input: torch.Tensor, dim: int, index: Any) -> Any:
+        if not self._is_number(index):
+            return NotImplemented
         return self._tracer.view_at(input, _axis(input, dim), self._position(index))
 
-    def _narrow(
-        self, input: torch.Tensor, dim: int, start: torch.Tensor, length: Any
-    ) -> torch.Tensor:
+    def _narrow(self, input: torch.Tensor, dim: int, start: Any, length: Any) -> Any:
+        if not self._is_number(start):
+            return NotImplemented
         places = self._position(start) + torch.arange(length)
         return self._tracer.view_at(input, _axis(input, dim), places)
 
-    def _select_scatter(
-        self, input: torch.Tensor, src: torch.Tensor, dim: int, index: torch.Tensor
-    ) -> torch.Tensor:
+    def _select_scatter(self, input: torch.Tensor, src: torch.Tensor, dim: int, index: Any) -> Any:
+        if not self._is_number(index):
+            return NotImplemented
         result = input.clone()
         self._select(result, dim, index).copy_(src)
         return result
@@ -117,8 +111,6 @@ class TensorIndices(TorchFunctionMode):
         """Return whether an index has a part whose value torch would ask for."""
         if isinstance(index, tuple | list):
             return any(self._holds_number(x) for x in index)
-        if isinstance(index, dict):
-            return any(self._holds_number(x) for x in index.values())
         if isinstance(index, slice):
             return any(self._is_number(x) for x in (index.start, index.stop, index.step))
         return self._is_number(index)

@@ -17,13 +17,13 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from t2t import registry
 from t2t.errors import T2TError, UnsupportedOperatorError
 from t2t.shapes import Range
+from t2t.tracing.function_mode import FunctionMode
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.guards import GuardLog, narrow, prove
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
-from t2t.tracing.tensor_indices import TensorIndices
 from t2t.tracing.tracer import NUMBERS, Tracer
 
 __all__ = ["Dimension", "trace"]
@@ -111,7 +111,7 @@ def trace(
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    with tracer.dispatch_mode, TensorIndices(tracer):
+    with tracer.dispatch_mode, FunctionMode(tracer):
         return module(*args, **kwargs)
 
 

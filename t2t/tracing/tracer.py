@@ -17,7 +17,7 @@ from t2t import registry
 from t2t.errors import ConversionError, T2TError, UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.registry import Converter, Formula
 from t2t.shapes import has_symbol
-from t2t.tracing.aliasing import View, version_of
+from t2t.tracing.aliasing import View, storage_key, version_of
 from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.decisions import DECISIONS
 from t2t.tracing.graph import tree_leaves
@@ -209,8 +209,15 @@ class Tracer(Mutations):
         self.constants.note_made(output, tensors)
         if info.changes_metadata:
             self.constants.note_turned(args[0])
-        if info.is_view and args and isinstance(args[0], torch.Tensor):
+        if args and isinstance(args[0], torch.Tensor) and not info.mutated:
             source = args[0]
+            # torch.unsafe_split and its like do not say that they give views.
+            shares = any(
+                isinstance(x, torch.Tensor) and storage_key(x) == storage_key(source)
+                for x in tree_leaves(output)
+            )
+            if not info.is_view and not shares:
+                return output
 
             def view(x: torch.Tensor) -> View:
                 if isinstance(output, torch.Tensor):
