@@ -33,6 +33,7 @@ def convert(
     fp16: bool = False,
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
+    float64_as_float32: bool = False,
     min_shapes: Any = None,
     opt_shapes: Any = None,
     max_shapes: Any = None,
@@ -69,6 +70,9 @@ def convert(
             float32; inputs and outputs keep their dtypes.
         bf16: likewise in bfloat16.
         fp32_modules: names of submodules kept in float32 (shell patterns).
+        float64_as_float32: compute in float32 what the model computes in float64, which TensorRT
+            does not have; without it that is refused. Constants are folded in float64 and rounded
+            once; what depends on the inputs has the digits and the range of float32.
         min_shapes: smallest shape of each input, for dynamic shapes: in order, nested as the inputs
             are, or by input name; an input that is left out is static.
         opt_shapes: the shapes to optimize for; by default the examples'.
@@ -133,7 +137,7 @@ def convert(
             module,
             inputs,
             kwargs,
-            policy=_policy(fp16, bf16, fp32_modules),
+            policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
             min_shapes=min_shapes,
             opt_shapes=opt_shapes,
             max_shapes=max_shapes,
@@ -196,6 +200,8 @@ def _computed_in(network: Any) -> str:
     return "fp16" if "HALF" in found else "bf16" if "BF16" in found else "fp32"
 
 
-def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:
+def _policy(
+    fp16: bool, bf16: bool, fp32_modules: Sequence[str], float64_as_float32: bool
+) -> Policy:
     low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
-    return Policy(low, tuple(fp32_modules))
+    return Policy(low, tuple(fp32_modules), float64_as_float32)

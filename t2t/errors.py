@@ -50,7 +50,13 @@ class T2TError(Exception):
 
 
 class ConversionError(T2TError):
-    """A module cannot be turned into a TensorRT network."""
+    """A module cannot be turned into a TensorRT network.
+
+    Attributes:
+        located: whether the text says already where in the model that is.
+    """
+
+    located = False
 
 
 class UnsupportedOperatorError(ConversionError):

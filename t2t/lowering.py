@@ -46,6 +46,7 @@ __all__ = ["Conversion", "missing_operators", "to_network"]
 
 # Fills the registry.
 importlib.import_module("t2t.converters")
+importlib.import_module("t2t.formulas")
 
 
 @dataclass

@@ -186,6 +186,7 @@ _SIZES = (_or_none(_is_shapes), "a shape for each input, in a list or by the inp
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fp16": _FLAG,
     "bf16": _FLAG,
+    "float64_as_float32": _FLAG,
     "fp32_modules": (_is_names, 'a list of submodules\' names: ["encoder.layers.0", "head*"]'),
     "min_shapes": _SIZES,
     "opt_shapes": _SIZES,

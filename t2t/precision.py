@@ -111,10 +111,13 @@ class Policy:
     Attributes:
         low: the half type asked for, or None to keep torch's types.
         fp32_modules: names of modules (shell patterns, as "decoder.*") kept in float32.
+        float64_as_float32: compute in float32 what torch computes in float64, which TensorRT does
+            not have; never in half precision.
     """
 
     low: torch.dtype | None = None
     fp32_modules: tuple[str, ...] = ()
+    float64_as_float32: bool = False
 
     def choose(
         self,

@@ -20,9 +20,12 @@ from t2t.errors import RegistrationError
 
 __all__ = [
     "Converter",
+    "Formula",
     "Precision",
     "converter",
+    "find_formula",
     "find_operator",
+    "formula",
     "function_converters",
     "resolve",
     "supported_operators",
@@ -60,6 +63,56 @@ class Converter:
         if callable(self.precision):
             return self.precision(output, *args, **kwargs)
         return self.precision
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What an operator computes, in terms of other functions of torch."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    precision: Precision
+
+    @property
+    def qualified_name(self) -> str:
+        """Where the function stands: "t2t.formulas.special.erfinv"."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+_formulas: dict[str, Formula] = {}
+
+
+def formula(*names: str, precision: Precision = "follow") -> Callable[[_F], _F]:
+    """Register the decorated function as what one or more operators compute.
+
+    It has the operator's own parameters and computes with torch. Where it returns
+    ``NotImplemented``, PyTorch's own decomposition is used if there is one.
+
+    Args:
+        names: operators, as "aten::hypot" or one overload, "aten::split.Tensor".
+        precision: how all that it calls behaves under ``fp16=True``; with "follow", as the parts
+            themselves do.
+
+    Raises:
+        RegistrationError: a name does not exist, or is taken.
+    """
+
+    def register(function: _F) -> _F:
+        entry = Formula(function, names, precision)
+        for name in names:
+            resolve(name)
+            if name in _formulas:
+                raise RegistrationError(f"{name} has a formula already")
+        _formulas.update(dict.fromkeys(names, entry))
+        return function
+
+    return register
+
+
+def find_formula(operator: torch._ops.OpOverload) -> Formula | None:
+    """Return the formula of an operator: of this overload, else of all its overloads."""
+    packet = operator._schema.name
+    return _formulas.get(f"{packet}.{operator._overloadname}") or _formulas.get(packet)
 
 
 # Name -> converter: t2t's own, and those of users, which win.
@@ -156,8 +209,8 @@ def unregister(*names: str) -> None:
 
 
 def supported_operators() -> dict[str, str]:
-    """Give the name of every operator that has a converter, and where the converter stands."""
-    merged = {**_own, **_users}
+    """Return the name of every operator that has a converter or a formula, and where it stands."""
+    merged: dict[str, Converter | Formula] = {**_formulas, **_own, **_users}
     return {name: merged[name].qualified_name for name in sorted(merged)}
 
 

@@ -214,6 +214,7 @@ def operators_of(case: OpCase) -> set[str]:
     forms = {
         form
         for call in conversion.graph.calls
-        for form in (call.name, call.name.partition(".")[0], f"{call.name}.default")
+        for name in (call.name, *call.formulas)
+        for form in (name, name.partition(".")[0], f"{name}.default")
     }
     return forms & set(known)

@@ -407,8 +407,8 @@ def test_printed(converted):
     ("model", "dtype", "options", "precision"),
     [
         (nn.Linear(3, 3), torch.float32, {}, "fp32"),
-        (nn.Linear(3, 3), torch.float32, {"fp16": True}, "fp16"),
-        (nn.Linear(3, 3), torch.float32, {"bf16": True}, "bf16"),
+        (nn.Linear(3, 3 * 8), torch.float32, {"fp16": True}, "fp16"),
+        (nn.Linear(3, 3 * 8), torch.float32, {"bf16": True}, "bf16"),
         (nn.Linear(3, 3), torch.half, {}, "fp16"),
         (nn.Linear(3, 3), torch.bfloat16, {}, "bf16"),
         (lambda x: (x.float() + 1).half(), torch.half, {}, "fp32"),

@@ -163,6 +163,20 @@ INSTANCE = [
         dynamic=[{0: (1, 4), 2: (1, 9), 3: (1, 9)}], shapes=[(3, 3, 7, 2)], layers=3,
     ),
     OpCase("instance-captured", lambda x: INSTANCE_CAPTURED(x, weight=WEIGHT), [IMAGE]),
+    *(
+        OpCase(
+            f"instance-torch-dynamic-{name}",
+            lambda x, w=weight, b=bias, m=mean, v=var: torch.instance_norm(
+                x, w, b, m, v, m is None, 0.1, 1e-5, False
+            ),
+            [IMAGE], dynamic=[{0: (1, 4), 2: (2, 9)}], shapes=[(3, 3, 7, 5)],
+        )
+        for name, weight, bias, mean, var in (
+            ("affine", WEIGHT, BIAS, None, None),
+            ("plain", None, None, None, None),
+            ("running", WEIGHT, BIAS, MEAN, VAR),
+        )
+    ),
     OpCase("instance-half", nn.InstanceNorm2d(3), [uniform(*IMAGE, dtype=torch.half)]),
     OpCase(
         "instance-updating",

@@ -31,6 +31,7 @@ ORDER = (
     "registry",
     "precision",
     "network",
+    "formulas",
     "converters",
     "plugins",
     "tracing",

@@ -57,10 +57,17 @@ def require_broadcast(x: torch.Tensor, sizes: Sequence[Any]) -> None:
 
 
 def positive_dim(dim: int, rank: int) -> int:
-    """Give a dimension, counted from the end if negative, as an index from the front."""
+    """Return a dimension, counted from the end if negative, as an index from the front.
+
+    Raises:
+        IndexError: there is none of this number, in torch's words.
+    """
     extent = max(rank, 1)
     if not -extent <= dim < extent:
-        raise UnsupportedArgumentError(f"dim={dim}: the tensor has {rank} dimensions")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-extent}, {extent - 1}], "
+            f"but got {dim})"
+        )
     return dim % extent
 
 

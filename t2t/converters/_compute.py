@@ -18,7 +18,9 @@ __all__ = [
     "is_less",
     "is_negative",
     "narrowed",
+    "operand",
     "product_precision",
+    "rounded",
     "truth",
     "working_dtype",
 ]
@@ -45,8 +47,9 @@ def is_less(size: Any, limit: int) -> bool:
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
-    return torch.int32 if dtype == torch.bool or dtype in _BYTES else dtype
+    """Return the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
+    # int16 is what int8 and uint8 are compared in.
+    return torch.int32 if dtype in (torch.bool, torch.int16, *_BYTES) else dtype
 
 
 def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
@@ -63,6 +66,30 @@ def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTenso
     return net.cast(x, net.compute_dtype(dtype))
 
 
+def operand(net: Network, x: TensorLike, dtype: torch.dtype) -> TensorLike:
+    """Return an operand as torch takes it into the type that it computes in.
+
+    A number or a tensor without dimensions does not widen the type: what does not fit into it
+    keeps its low bits, or becomes infinite.
+    """
+    if isinstance(x, bool | int) and not dtype.is_floating_point and dtype != torch.bool:
+        return int(torch.tensor(x).to(dtype))
+    if not isinstance(x, torch.Tensor) or x.dtype == dtype:
+        return x
+    if not net.is_traced(x):
+        return x.to(dtype)
+    if dtype in _BYTES and x.dtype in (torch.int32, torch.int64):
+        return narrowed(net, net.tensor(x), dtype)
+    return x
+
+
+def rounded(x: TensorLike, dtype: torch.dtype) -> TensorLike:
+    """Return a number as it is in a half type, to compare with; anything else as it is."""
+    if isinstance(x, int | float) and dtype in (torch.float16, torch.bfloat16):
+        return float(torch.tensor(float(x), dtype=torch.float64).to(dtype))
+    return x
+
+
 def binary(
     net: Network, op: str, a: TensorLike, b: TensorLike, dtype: torch.dtype | None = None
 ) -> NetworkTensor:
@@ -77,6 +104,7 @@ def binary(
     """
     wanted = dtype or net.output.dtype
     working = working_dtype(wanted)
+    a, b = (operand(net, x, wanted) for x in (a, b))
     low = net.compute_dtype(working)
     if low in (torch.float16, torch.bfloat16) and any(_is_wider(net, x, low) for x in (a, b)):
         # As torch's half kernels, which compute in float32 inside.
@@ -111,7 +139,7 @@ def choose(
     wanted = dtype or net.output.dtype
     # ISelectLayer has every type but uint8.
     working = torch.int32 if wanted == torch.uint8 else wanted
-    chosen = [_in(net, x, working) for x in (then, otherwise)]
+    chosen = [_in(net, operand(net, x, wanted), working) for x in (then, otherwise)]
     result = net.add_select(condition, chosen[0], chosen[1], dtype=working)
     return net.cast(result, net.compute_dtype(wanted))
 

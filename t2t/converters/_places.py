@@ -14,13 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
-from t2t.sizes import is_symbolic, is_true, static_size
+from t2t.sizes import is_true, static_size
 
 __all__ = [
     "MASKS",
     "Places",
     "bounded",
     "broadcast",
+    "check_elements",
     "check_range",
     "count",
     "integer_indices",
@@ -57,22 +58,12 @@ def bounded(name: str, index: Any, size: Any) -> Any:
 
 
 def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor | NetworkTensor:
-    """Give an index tensor without negative numbers, as TensorRT needs them.
-
-    Raises:
-        UnsupportedArgumentError: a constant index lies outside.
-    """
+    """Give an index tensor without negative numbers, as TensorRT needs them."""
     number = static_size(size)
     if not net.is_traced(index):
         if not index.numel():
             return index
-        low, high = int(index.min()), int(index.max())
-        if number is not None and not -number <= low <= high < number:
-            raise UnsupportedArgumentError(
-                f"index {low if low < -number else high} is out of bounds for a dimension of size "
-                f"{number}"
-            )
-        if low >= 0:
+        if int(index.min()) >= 0:
             return index
         if number is not None:
             return torch.where(index < 0, index + number, index)
@@ -81,14 +72,39 @@ def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor
     return net.add_select(negative, net.add_elementwise(index, length, "SUM"), index)
 
 
-def check_range(index: Any, size: Any) -> None:
-    """Let guards say that a dynamic dimension has the places that a constant index names."""
-    if not is_symbolic(size) or isinstance(index, FakeTensor) or not index.numel():
+def check_range(index: Any, size: Any, negative: bool = False) -> None:
+    """Let guards say that a dynamic dimension has the places that a constant index names.
+
+    Args:
+        index: the index.
+        size: of the dimension.
+        negative: whether torch counts negative ones from the end here.
+
+    Raises:
+        IndexError: it has not; torch says it better.
+    """
+    if isinstance(index, FakeTensor) or not index.numel():
         return
     with unset_fake_temporarily():
         low, high = int(index.min()), int(index.max())
-    torch._check(size > high, lambda: f"index {high} is out of bounds for a size of {size}")
-    torch._check(size >= -low, lambda: f"index {low} is out of bounds for a size of {size}")
+    wrong = low if low < 0 else high
+    text = f"index {wrong} is out of bounds for size {size}"
+    if not negative and low < 0:
+        raise IndexError(text)
+    if static_size(size) is not None and not (size > high and size >= -low):
+        raise IndexError(text)
+    torch._check(size > high, lambda: text)
+    torch._check(size >= -low, lambda: text)
+
+
+def check_elements(self: torch.Tensor, dim: int, index: torch.Tensor) -> None:
+    """Check the index of a gather or scatter of elements; what is wrong, torch says better."""
+    ranks = max(self.ndim, 1), max(index.ndim, 1)
+    if 0 in map(static_size, index.shape):
+        return
+    if ranks[0] != ranks[1] or index.dtype not in (torch.int32, torch.int64):
+        raise IndexError("the index has another rank than the tensor, or is of no integers")
+    check_range(index, self.shape[dim] if self.ndim else 1)
 
 
 def known_indices(
@@ -104,7 +120,7 @@ def known_indices(
             numbers += mask_indices(number)
     for size, number in zip(self.shape, numbers, strict=False):
         if number is not None:
-            check_range(number, size)
+            check_range(number, size, negative=True)
     return numbers
 
 

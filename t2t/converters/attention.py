@@ -30,7 +30,10 @@ def _meta(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+) -> Any:
+    if attn_mask is not None and is_causal:
+        # torch refuses both.
+        return NotImplemented
     heads = 3 if enable_gqa else 2
     batch = query.shape[:-heads]
     plain = same_sizes(batch, key.shape[:-heads]) and same_sizes(batch, value.shape[:-heads])

@@ -69,7 +69,15 @@ def _linear_meta(
     known = autocast(input, _LINEAR, weight, bias)
     if known is not None:
         return known
-    if not agree((input.shape[-1], weight.shape[-1])):
+    fits = (
+        input.dtype == weight.dtype
+        and input.dim() > 0
+        and weight.dim() in (1, 2)
+        and agree((input.shape[-1], weight.shape[-1]))
+        and (bias is None or (bias.dtype == input.dtype and bias.dim() < weight.dim()))
+    )
+    if not fits:
+        # What does not go together, torch is to say.
         return NotImplemented
     return input.new_empty((*input.shape[:-1], *weight.shape[:-1]))
 
@@ -99,7 +107,8 @@ def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> Any:
     batches = (input.shape[:-2], other.shape[:-2])
     if all(batches) and not same_sizes(*batches):
         return _MATMUL(input, other)
-    if not agree((input.shape[-1], other.shape[-2])):
+    fits = input.dtype == other.dtype and agree((input.shape[-1], other.shape[-2]))
+    if not fits:
         return NotImplemented
     return input.new_empty((*max(batches, key=len), input.shape[-2], other.shape[-1]))
 

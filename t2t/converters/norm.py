@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import agree, dims, static_number
-from t2t.converters._channels import affine, like, normalized, normalized_by
+from t2t.converters._channels import affine, agrees, like, normalized, normalized_by
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
 from t2t.registry import converter
+from t2t.sizes import static_size
 
 __all__ = [
     "group_norm",
@@ -40,24 +42,10 @@ def _instance_norm_output(
     del momentum, eps
     given = running_mean is not None and running_var is not None
     # With both, it writes the running statistics, which only operators do in a way that is seen.
-    channels = [(input.shape[1], x.shape[0]) for x in (weight, bias) if x is not None]
-    return like(input) if given != use_input_stats and agree(*channels) else NotImplemented
-
-
-def _group_norm_output(
-    input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    del num_groups, eps
-    channels = [(input.shape[1], x.shape[0]) for x in (weight, bias) if x is not None]
-    return like(input) if agree(*channels) else NotImplemented
-
-
-def _last_norm_output(
-    input: torch.Tensor, normalized_shape: Sequence[int], *_args: Any, **_kwargs: Any
-) -> Any:
-    rank = len(normalized_shape)
-    last = zip(input.shape[-rank:], normalized_shape, strict=False)
-    return like(input) if input.ndim >= rank and agree(*last) else NotImplemented
+    if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
+        return NotImplemented
+    several = any(static_size(size) != 1 for size in input.shape[2:])
+    return like(input) if several or not use_input_stats else NotImplemented
 
 
 @converter("torch.nn.functional.instance_norm", precision="sensitive", meta=_instance_norm_output)
@@ -77,6 +65,18 @@ def instance_norm(
     if not use_input_stats and running_mean is not None and running_var is not None:
         return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
     return normalized(net, input, range(2, input.ndim), weight, bias, eps)
+
+
+def _group_norm_output(
+    input: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    del eps
+    fits = agrees(input, weight, bias) and input.shape[1] % num_groups == 0
+    return like(input) if fits else NotImplemented
 
 
 @converter("torch.nn.functional.group_norm", precision="sensitive", meta=_group_norm_output)
@@ -123,7 +123,24 @@ def native_group_norm(
     return group_norm(net, input, group, weight, bias, eps), None, None
 
 
-@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=_last_norm_output)
+def _last_output(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    del eps
+    sizes = tuple(normalized_shape)
+    fits = 0 < len(sizes) <= input.ndim and all(
+        agree((a, b)) for a, b in zip(input.shape[-len(sizes) :], sizes, strict=True)
+    )
+    given = (x for x in (weight, bias) if x is not None)
+    fits = fits and all(same_sizes(x.shape, sizes) for x in given)
+    return like(input) if fits else NotImplemented
+
+
+@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=_last_output)
 def layer_norm(
     net: Network,
     input: torch.Tensor,
@@ -154,7 +171,16 @@ def native_layer_norm(
     return layer_norm(net, input, normalized_shape, weight, bias, eps), None, None
 
 
-@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=_last_norm_output)
+def _rms_output(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    return _last_output(input, normalized_shape, weight, None, eps)
+
+
+@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=_rms_output)
 def rms_norm(
     net: Network,
     input: torch.Tensor,

@@ -30,13 +30,17 @@ _SAFE_FACTOR = 8
 """Up to here all ways to compute i / factor in floats give the same integer part."""
 
 
-def _meta(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function that computes the fake result of a resize."""
+def _meta(
+    original: Callable[..., Any], declines: Callable[..., bool] | None = None
+) -> Callable[..., Any]:
+    """Make a function that computes the fake result of a resize, where it is converted."""
 
-    def meta(input: torch.Tensor, output_size: Any, *args: Any) -> torch.Tensor:
+    def meta(input: torch.Tensor, output_size: Any, *args: Any) -> Any:
+        if declines is not None and declines(input, output_size, *args):
+            return NotImplemented
         known = autocast(input, original, output_size, *args)
         if known is not None:
-            return known  # type: ignore[no-any-return]
+            return known
         spatial = input.shape[2:]
         sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
         return input.new_empty((*input.shape[:2], *sizes))
@@ -151,7 +155,9 @@ def _gathered(net: Network, x: NetworkTensor, places: dict[int, Any]) -> Network
 
 
 def _register_smooth(name: str, mode: str) -> None:
-    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name)))
+    declines = None if name.endswith("_aa") else _needs_formula
+
+    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name), declines))
     def upsample(
         net: Network,
         input: torch.Tensor,
@@ -193,14 +199,25 @@ def resize_smooth(
     rows = zip(before[2:], after[2:], scales, strict=True)
     if align_corners or all(s is None or _is_exact(a, b, s) for a, b, s in rows):
         return net.add_resize(x, after, **modes)
-    if any(is_symbolic(size) for size in (*before, *after)):
-        if any(s is None or s != float(np.float32(s)) for s in scales):
-            raise UnsupportedArgumentError(
-                f"scale_factor={scales}: with dynamic sizes TensorRT's rounding of the result's "
-                "size differs; give size=, or recompute_scale_factor=True"
-            )
+    if any(is_symbolic(size) for size in (*before[2:], *after[2:])):
         return net.add_resize(x, scales=[1.0, 1.0, *(float(s or 1) for s in scales)], **modes)
     return resize_by_weights(net, input, scales, mode, align_corners, antialias=False)
+
+
+def _needs_formula(input: torch.Tensor, output_size: Any, *args: Any) -> bool:
+    """Return whether TensorRT would round the size of the result otherwise than torch.
+
+    With plain sizes torch's weights are constants; with dynamic ones its own formula is left.
+    """
+    align_corners, scales = args[0], _scales(input, output_size, args[1] if args[1:] else None)
+    spatial = input.shape[2:]
+    after = output_size or [_scaled(n, s or 1.0) for n, s in zip(spatial, scales, strict=True)]
+    rows = list(zip(spatial, after, scales, strict=True))
+    if align_corners or all(s is None or _is_exact(a, b, s) for a, b, s in rows):
+        return False
+    return any(is_symbolic(size) for size in (*spatial, *after)) and any(
+        s is None or s != float(np.float32(s)) for s in scales
+    )
 
 
 def _is_exact(size: Any, count: Any, scale: float) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from t2t import backend, dtypes
-from t2t.errors import ConversionError
+from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, Operation, shape
 from t2t.sizes import static_size
@@ -30,6 +30,10 @@ class Boundary(NetworkCore):
 
     def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
         """Make a traced or constant torch tensor a network output, in torch's own dtype."""
+        if value.dtype == torch.float64:
+            raise UnsupportedArgumentError(
+                f"the output {name!r} is float64, which TensorRT does not have; return .float()"
+            )
         # Not named "output": that is the tensor's own name, by default.
         with self.operation(Operation("mark_output")):
             tensor = self.tensor(value)

@@ -94,7 +94,8 @@ class NetworkCore:
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Give the dtype in which the operation computes what torch has as ``dtype``."""
         if dtype == torch.float64:
-            dtype = torch.float32
+            # Where that is asked for; `cast` refuses it elsewhere. Never half.
+            return torch.float32
         if dtype == torch.uint8:
             # TensorRT has uint8 at the edges of a network only; inside, such numbers are int32.
             return torch.int32
@@ -202,6 +203,8 @@ class NetworkCore:
                 return self.constant(x, wanted, rank)
             return self._align(self.cast(known, wanted), rank)
         if isinstance(x, bool | int | float):
+            if (dtype or self.output.dtype) == torch.float64:
+                self._check_range(torch.tensor(x, dtype=torch.float64), torch.float32)
             wanted = self.compute_dtype(dtype or self.output.dtype)
             return self.number(x, wanted, rank or 0)
         if is_symbolic(x):
@@ -222,7 +225,7 @@ class NetworkCore:
 
     def cast(self, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
         """Return a network tensor in another dtype; there is one cast for all users."""
-        data_type = dtypes.to_trt(dtype)
+        data_type = self.trt_dtype(dtype)
         if x.dtype == data_type:
             return x
         key = ("cast", x.name, data_type)
@@ -259,7 +262,10 @@ class NetworkCore:
         if 0 in sizes:
             return self._add_empty(dtype, sizes)
         # TensorRT has int8 and uint8 constants for quantization only.
-        stored = torch.int32 if dtype in (torch.int8, torch.uint8) else dtype
+        stored = dtype
+        if dtype in (torch.int8, torch.uint8):
+            # What does not fit keeps its low bits, as in torch.
+            x, stored = x.to(dtype), torch.int32
         data = self.weight(x, stored)
         layer = self.add("add_constant", sizes, data)
         if isinstance(data, trt.Weights):
@@ -276,11 +282,23 @@ class NetworkCore:
     def weight(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
         """Give a real tensor's data as TensorRT takes weights, without a copy where possible."""
         wanted = dtype or self.compute_dtype(x.dtype)
+        self._check_range(x, wanted)
         data = _within(x.detach(), wanted).to(device="cpu", dtype=wanted).contiguous()
         self._alive.append(data)
         if data.dtype in (torch.bfloat16, torch.float8_e4m3fn):
             return trt.Weights(dtypes.to_trt(data.dtype), data.data_ptr(), data.numel())
         return data.numpy()
+
+    def _check_range(self, x: torch.Tensor, dtype: torch.dtype) -> None:
+        """Raise where a float64 constant is finite and its float32 is not."""
+        if x.dtype != torch.float64 or dtype != torch.float32 or not x.numel():
+            return
+        largest = float(torch.where(x.isfinite(), x, 0).abs().max())
+        if largest > torch.finfo(dtype).max:
+            raise UnsupportedArgumentError(
+                f"a constant of {largest:.3g} is beyond the range of float32, in which float64 is "
+                "computed here"
+            )
 
     def dtype_of(self, x: NetworkTensor) -> torch.dtype:
         """Give the torch dtype of a network tensor."""
@@ -288,6 +306,8 @@ class NetworkCore:
 
     def trt_dtype(self, dtype: torch.dtype) -> Any:
         """Give TensorRT's data type of a torch dtype."""
+        if dtype == torch.float64 and self.policy.float64_as_float32:
+            dtype = torch.float32
         return dtypes.to_trt(dtype)
 
     def number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:

@@ -8,13 +8,15 @@ an expression of these dimensions (`terms`, `polynomials`, `expressions`) behind
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 import torch
 
 from t2t.sizes.notation import text
 from t2t.sizes.polynomials import floor_divide, multiply
-from t2t.sizes.terms import Operation, Polynomial, Value, value_of
+from t2t.sizes.terms import Operation, Polynomial, Value, bounds, value_of
 
 __all__ = [
     "apply_function",
@@ -23,6 +25,7 @@ __all__ = [
     "has_symbol",
     "is_symbolic",
     "is_true",
+    "largest",
     "size_texts",
     "static_size",
     "times",
@@ -62,6 +65,15 @@ def static_size(value: Any) -> int | None:
         return int(value)
     known = value_of(value)
     return None if isinstance(known, Polynomial | Operation) else int(known)
+
+
+def largest(size: Any) -> int:
+    """Return a bound that a size does not exceed in the declared ranges."""
+    known = value_of(size)
+    if not isinstance(known, Polynomial):
+        return sys.maxsize if isinstance(known, Operation) else int(known)
+    high = bounds(known)[1]
+    return int(high) if math.isfinite(high) else sys.maxsize
 
 
 def is_true(condition: Any) -> bool:

@@ -48,7 +48,7 @@ def join_chains(calls: Sequence[Call], outputs: Sequence[Value], respect_casts: 
                 dropped.add(id(earlier[2]))
             source, steps, _ = earlier
             steps = [*steps, step]
-            joined = replace(call, converter=CHAIN, args=(source, steps), kwargs={})
+            joined = replace(call, converter=CHAIN, args=(source, steps), kwargs={}, function=None)
         else:
             steps = [step]
         assert isinstance(call.output, torch.Tensor)

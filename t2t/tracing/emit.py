@@ -20,6 +20,7 @@ from t2t.network.tensors import MAX_RANK, RANK
 from t2t.sizes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
+from t2t.tracing.mistakes import is_refused, mistake
 from t2t.tracing.operands import describe_precision
 
 __all__ = ["describe", "emit", "gaps"]
@@ -101,17 +102,31 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
         _check_rank(call)
-        precision = call.converter.precision_of(call.output, args, kwargs)
+        precision = call.precision or call.converter.precision_of(call.output, args, kwargs)
         if net.policy.low is not None:
             precision = describe_precision(call, precision, operation, net)
         with net.operation(operation, precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
+    except (UnsupportedArgumentError, UnsupportedOperatorError) as error:
+        # Zeros, with which PyTorch is asked, may be refused for their values.
+        refused = call.function is not None and is_refused(call.function, call.args, call.kwargs)
+        raise located((_mistake(call) if refused else None) or error, call) from error
     except T2TError as error:
-        raise located(error, call) from error
+        raise located(_mistake(call) or error, call) from error
     except Exception as error:
+        if own := _mistake(call):
+            raise located(own, call) from error
         error.add_note(f"in the converter {call.converter.qualified_name}, {describe(call)}")
         raise
+
+
+def _mistake(call: Call) -> ConversionError | None:
+    """Return what PyTorch itself has against a call that could not be converted."""
+    if call.function is None or not call.name.startswith(("torch.", "aten::")):
+        return None
+    error = mistake(call.function, call.args, call.kwargs)
+    return None if error is None else ConversionError(str(error))
 
 
 def _check_rank(call: Call) -> None:

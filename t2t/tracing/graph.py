@@ -17,7 +17,7 @@ from t2t.io import Dimension
 from t2t.io import tree as walker
 from t2t.isolation import Change
 from t2t.precision import Cast, Kind
-from t2t.registry import Converter
+from t2t.registry import Converter, Precision
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
 
@@ -66,7 +66,9 @@ class Call:
         kwargs: its keyword arguments.
         scope: path of the module that made the call.
         location: the user's line, where one is known.
-        origin: the operator that the model called, where this is a part of its decomposition.
+        formulas: the operators whose formulas made the call, that of the model first.
+        function: what was called.
+        precision: how it is computed under fp16, where the formula that it is a part of says so.
         cast: what the model says of precision where it makes the call.
         output: the fake tensors that it gives, nested as torch gives them.
         problem: why the call cannot be converted; raised only where a result is used.
@@ -78,10 +80,17 @@ class Call:
     kwargs: dict[str, Any]
     scope: str
     location: Location | None
-    origin: str = ""
+    formulas: tuple[str, ...] = ()
+    function: Callable[..., Any] | None = None
+    precision: Precision | None = None
     cast: Cast | None = None
     output: Any = None
     problem: Exception | None = None
+
+    @property
+    def origin(self) -> str:
+        """The operator that the model called, where this is a part of its formula; else ""."""
+        return self.formulas[0] if self.formulas and self.formulas[0] != self.name else ""
 
     @property
     def short_name(self) -> str:

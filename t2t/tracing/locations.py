@@ -18,6 +18,7 @@ from t2t.tracing.graph import Location
 __all__ = [
     "called_function",
     "is_hidden",
+    "module_location",
     "raised_location",
     "torch_location",
     "user_location",
@@ -26,6 +27,8 @@ __all__ = [
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
 )
+
+_MODULES = f"{Path(torch.__file__).resolve().parent}/nn/modules/"
 
 
 @functools.cache
@@ -133,6 +136,21 @@ def torch_location() -> Location | None:
     while frame is not None:
         code = frame.f_code
         if "/torch/nn/" in code.co_filename:
+            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
+def module_location(boundary: CodeType) -> Location | None:
+    """Find the innermost line of one of torch's own modules, for a model that has no other lines.
+
+    Args:
+        boundary: code of the function that runs the user's module.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not boundary:
+        code = frame.f_code
+        if code.co_filename.startswith(_MODULES) and "_call_impl" not in code.co_name:
             return Location(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
     return None

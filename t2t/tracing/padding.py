@@ -30,6 +30,8 @@ def patch_encoder(stack: ExitStack, tracer: Tracer) -> None:
     patch(stack, torch.backends.mha, "get_fastpath_enabled", patches.fastpath)
     patch(stack, torch, "_nested_tensor_from_mask", patches.nested)
     patch(stack, torch, "_nested_tensor_from_mask_left_aligned", patches.left_aligned)
+    patch(stack, torch.compiler, "is_compiling", patches.compiling)
+    patch(stack, torch.overrides, "has_torch_function", patches.overridden)
     patch(stack, _ENCODER, "forward", patches.forward)
 
 
@@ -72,6 +74,23 @@ class _Patches:
             return original(x, mask, *args, **kwargs)
 
         return nested_tensor_from_mask
+
+    def compiling(self, original: Callable[[], bool]) -> Any:
+        @functools.wraps(original)
+        def is_compiling() -> bool:
+            # With dynamic sizes other code is told so, but what the engine does is no shortcut.
+            asking = self._is_asked() and sys._getframe(1).f_code is self._code
+            return not asking and original()
+
+        return is_compiling
+
+    def overridden(self, original: Callable[..., bool]) -> Any:
+        @functools.wraps(original)
+        def has_torch_function(tensors: Any) -> bool:
+            # A mode that the trace itself runs in is no reason to keep the padding.
+            return not self._is_asked() and original(tensors)
+
+        return has_torch_function
 
     def left_aligned(self, original: Callable[..., bool]) -> Any:
         @functools.wraps(original)

@@ -18,17 +18,17 @@ from torch._subclasses.fake_tensor import (
 )
 
 from t2t import registry
-from t2t.errors import T2TError, UnsupportedOperatorError
+from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.precision import Cast
-from t2t.registry import Converter
+from t2t.registry import Converter, Precision
 from t2t.tracing.aliasing import Entry, Memory, View, version_of
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.inverses import invert
 from t2t.tracing.kinds import COMPLEX
 from t2t.tracing.layout import REPLAYED, by_elements
-from t2t.tracing.locations import user_location
+from t2t.tracing.locations import module_location, user_location
 from t2t.tracing.operators import operator_info
 
 __all__ = ["NO_CONVERTER", "RANDOM", "UNSEEN", "Recorder"]
@@ -63,6 +63,8 @@ class Recorder:
         self.mode = mode
         self.graph = Graph()
         self.scopes = [""]
+        self.failure: tuple[BaseException | None, str] = (None, "")
+        """The last exception that left a module, and that module."""
         self.constants = Constants(state)
         # The regions of torch.autocast that the forward pass is in: whether each is enabled.
         self.autocast: list[bool] = []
@@ -72,6 +74,8 @@ class Recorder:
         self._paused = 0
         # The operators whose decompositions run now, outermost first.
         self._decomposing: list[str] = []
+        self.precision: Precision | None = None
+        """How the parts of the formula that runs now are computed, if it says so."""
         self._memory = Memory(self._refresh, self._invert)
 
     def is_active(self) -> bool:
@@ -96,6 +100,10 @@ class Recorder:
     def location(self) -> Location | None:
         """Give the user's line that runs now."""
         return user_location(self._boundary)
+
+    def deciding_location(self) -> Location | None:
+        """Return the user's line that runs now, or torch's own where the model has none."""
+        return self.location() or module_location(self._boundary)
 
     def add_input(self, tensor: torch.Tensor) -> Value:
         """Note a fake tensor as the next network input."""
@@ -143,12 +151,15 @@ class Recorder:
         location = self.location()
         where = [f"at {location}"] if location else []
         where += [f"in module {self.scopes[-1]!r}"] if self.scopes[-1] else []
-        return type(error)(" ".join([str(error), *where]))
+        result = type(error)(" ".join([str(error), *where]))
+        if isinstance(result, ConversionError):
+            result.located = True
+        return result
 
     def _call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
-        origin = self._decomposing[0] if self._decomposing else ""
-        origin = "" if origin == name else origin
-        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), origin)
+        formulas = tuple(self._decomposing)
+        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), formulas)
+        call.precision = self.precision
         try:
             call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
             call.cast = self._said()
@@ -218,6 +229,7 @@ class Recorder:
         """
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)):
             call.problem = UnsupportedOperatorError(COMPLEX)
+        call.function = function
         self.graph.calls.append(call)
         owners = {storage_key(self._fake(x)): x for x in traced}
         values: list[Value] = []
@@ -343,7 +355,7 @@ class Recorder:
             call.problem = UnsupportedOperatorError(NO_CONVERTER.format(name=name))
         output = self._run((converter and converter.meta) or function, *plain)
         self.graph.calls.append(call)
-        call.output = output
+        call.function, call.output = function, output
         index = iter(range(1 << 30))
         return map_tree(
             lambda x: Value(x, call, next(index)) if isinstance(x, torch.Tensor) else x, output

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._prims_common import is_contiguous_or_false
 
-from t2t.sizes import apply_function, has_symbol, is_symbolic, is_true
+from t2t.sizes import apply_function, has_symbol, is_symbolic
 from t2t.tracing.patches import patch
 from t2t.tracing.tracer import Tracer
 
@@ -24,7 +24,6 @@ def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
     patch(stack, torch, "_shape_as_tensor", functools.partial(_shape_as_tensor, tracer))
     patch(stack, torch, "linspace", functools.partial(_linspace, tracer))
     patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, tracer))
-    patch(stack, torch.Tensor, "__getitem__", functools.partial(_getitem, tracer))
     for owner in (torch, torch.Tensor):
         patch(stack, owner, "reshape", functools.partial(_reshape, tracer))
         patch(stack, owner, "flatten", functools.partial(_flatten, tracer))
@@ -127,39 +126,6 @@ def _linspace(tracer: Tracer, original: Any) -> Any:
         )
 
     return linspace
-
-
-def _getitem(tracer: Tracer, original: Any) -> Any:
-    """Let `x[:, n // 2]` take one element where it is, and not where it is in the example."""
-
-    @functools.wraps(original)
-    def getitem(self: torch.Tensor, index: Any) -> Any:
-        items = index if isinstance(index, tuple) else (index,)
-        if not tracer.is_active() or not any(isinstance(item, torch.SymInt) for item in items):
-            return original(self, index)
-        if not all(type(item) in _PLAIN_INDICES for item in items):
-            return original(self, index)
-        taken = len([item for item in items if item is not None and item is not ...])
-        # The dimension of the tensor and of the result that an item stands for.
-        source = place = 0
-        sliced, places = list(items), []
-        for position, item in enumerate(items):
-            if isinstance(item, torch.SymInt):
-                start = item if is_true(item >= 0) else item + self.shape[source]
-                sliced[position] = slice(start, start + 1)
-                places.append(place)
-            dims = self.ndim - taken if item is ... else 1
-            source += 0 if item is None else dims
-            place += 0 if type(item) is int else dims
-        result = original(self, tuple(sliced))
-        for place in reversed(places):
-            result = result.select(place, 0)
-        return result
-
-    return getitem
-
-
-_PLAIN_INDICES = (int, torch.SymInt, slice, type(...), type(None))
 
 
 # Whether these copy depends on the memory layout, and with dynamic sizes on whether one is 1. A

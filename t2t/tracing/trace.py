@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,18 +17,18 @@ from torch.utils import dlpack
 from t2t import registry
 from t2t.errors import GuardError, T2TError, UnsupportedOperatorError
 from t2t.io import Dimension
-from t2t.isolation import Snapshot, eager, preserved_torch_state, uninterrupted
+from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.sizes.dynamic import DynamicSizes
 from t2t.sizes.proofs import Range
 from t2t.tracing.casts import patch_casts
-from t2t.tracing.graph import Graph, map_tree
+from t2t.tracing.function_mode import FunctionMode
+from t2t.tracing.graph import Graph, map_tree, tree_leaves
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location, torch_location
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
-from t2t.tracing.tensor_indices import TensorIndices
-from t2t.tracing.tracer import NUMBERS, Tracer
+from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
 __all__ = ["trace"]
 
@@ -56,6 +56,14 @@ UNSEEN_CONSTANT = (
     "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
     "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
     "torch functions in the thread that calls the model, or before, as a buffer"
+)
+
+
+_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+_NO_LOOPS = (
+    "torch.nn.{name}: recurrent layers have no converter yet (unrolled, every step would be layers "
+    "of its own); run this layer in PyTorch, or write a loop of fixed length over nn.{name}Cell"
 )
 
 
@@ -89,7 +97,31 @@ def trace(
         ConversionError: the forward pass does what a network cannot.
         GuardError: it took a decision that does not hold for all declared sizes.
     """
-    with TRACE_LOCK, uninterrupted() as interrupts, ExitStack() as stack:
+    record = functools.partial(
+        _trace, module, args, kwargs, names, dimensions, boxes, narrow_shapes, automatic, finish
+    )
+    with TRACE_LOCK, uninterrupted() as interrupts:
+        try:
+            return record(interrupts, sees_functions=bool(dimensions))
+        except ValueNeeded:
+            return record(interrupts, sees_functions=True)
+
+
+def _trace(
+    module: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: Sequence[str],
+    dimensions: Sequence[Dimension],
+    boxes: Sequence[Mapping[str, Range]],
+    narrow_shapes: bool,
+    automatic: Collection[str],
+    finish: Callable[[Any, Tracer], Any] | None,
+    interrupts: Interrupts,
+    *,
+    sees_functions: bool,
+) -> Graph:
+    with ExitStack() as stack:
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
         sizes = None
@@ -97,6 +129,7 @@ def trace(
             sizes = DynamicSizes(dimensions, boxes, names, lambda: _place(tracer))
         mode = sizes.mode if sizes is not None else FakeTensorMode(allow_non_fake_inputs=True)
         tracer = Tracer(mode, _state(module), _forward.__code__)
+        tracer.sees_functions = sees_functions
         snapshot = Snapshot(module)
         stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
         stack.enter_context(_paused_collection())
@@ -112,6 +145,7 @@ def trace(
         if sizes is not None:
             patch_numbers(stack, tracer)
         patch_casts(stack, tracer)
+        patch_encoder(stack, tracer)
         try:
             with interrupts.allowed():
                 output = _forward(tracer, module, fake_args, fake_kwargs)
@@ -129,6 +163,9 @@ def trace(
                 raise UnsupportedOperatorError(f"{reason}{where}") from error
             error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
+        if tracer.needs_value:
+            # The model went on without it, as after `except:`.
+            raise ValueNeeded
         graph = tracer.graph
         graph.kept += tracer.constants.changes(snapshot.name_of)
         for place in tracer.constants.unseen(snapshot.knows):
@@ -145,7 +182,8 @@ def trace(
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    with tracer.dispatch_mode, TensorIndices(tracer):
+    functions = FunctionMode(tracer) if tracer.sees_functions else nullcontext()
+    with tracer.dispatch_mode, functions:
         return module(*args, **kwargs)
 
 
@@ -195,7 +233,8 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
 def _where(tracer: Tracer, error: BaseException) -> str:
     location = raised_location(error, _forward.__code__)
     at = f" at {location}" if location else ""
-    return f"{at} in module {tracer.scopes[-1]!r}" if tracer.scopes[-1] else at
+    failed, scope = tracer.failure
+    return f"{at} in module {scope!r}" if failed is error and scope else at
 
 
 def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
@@ -213,12 +252,14 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         else {}
     )
     patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer, paths))
-    patch_encoder(stack, tracer)
     for name in ("numpy", "__array__", "__dlpack__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
+    for function, layer in _RECURRENT.items():
+        for owner in (torch, torch._VF):
+            patch(stack, owner, function, functools.partial(_refuse_recurrent, tracer, layer))
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
@@ -238,10 +279,25 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
         tracer.scopes.append(paths.get(id(self)) or tracer.scopes[-1])
         try:
             return original(self, *args, **kwargs)
+        except Exception as error:
+            if tracer.failure[0] is not error:
+                tracer.failure = (error, tracer.scopes[-1])
+            raise
         finally:
             tracer.scopes.pop()
 
     return __call__
+
+
+def _refuse_recurrent(tracer: Tracer, name: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def recurrent(*args: Any, **kwargs: Any) -> Any:
+        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+        if tracer.is_active() and any(tracer.is_traced(x) for x in tensors):
+            raise tracer.located(UnsupportedOperatorError(_NO_LOOPS.format(name=name)))
+        return original(*args, **kwargs)
+
+    return recurrent
 
 
 def _note_made(tracer: Tracer, original: Any) -> Any:
