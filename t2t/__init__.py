@@ -20,20 +20,22 @@ from t2t.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from t2t import backend, errors
-    from t2t.conversion import convert
+    from t2t.conversion import convert, convert_submodules
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
-    from t2t.module import ReferenceExecutionWarning, TRTModule, load
+    from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
     from t2t.recording import record
     from t2t.registry import converter, unregister
     from t2t.verification import compare_layers, verify
 
 __all__ = [
+    "PartialModule",
     "ReferenceExecutionWarning",
     "TRTModule",
     "backend",
     "compare_layers",
     "convert",
+    "convert_submodules",
     "converter",
     "errors",
     "load",
@@ -48,10 +50,12 @@ __all__ = [
 # What converting needs takes a second to import, most of it sympy, and a service that loads a
 # checkpoint needs none of it: so each name is imported at its first use.
 _HOMES = {
+    "PartialModule": "t2t.module",
     "ReferenceExecutionWarning": "t2t.module",
     "TRTModule": "t2t.module",
     "compare_layers": "t2t.verification",
     "convert": "t2t.conversion",
+    "convert_submodules": "t2t.conversion",
     "converter": "t2t.registry",
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
@@ -13,14 +14,15 @@ import torch
 
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities
-from t2t.errors import ConversionError
+from t2t.errors import ConversionError, OptionError
 from t2t.lowering import to_network
-from t2t.module import TRTModule
+from t2t.module import PartialModule, TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
+from t2t.partial import convert_parts
 from t2t.precision import Policy
 from t2t.reference import capture
 
-__all__ = ["convert"]
+__all__ = ["convert", "convert_submodules"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,8 @@ def convert(
     timing_cache: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
+    partial: bool = False,
+    torch_executed_modules: Sequence[str] = (),
     **unknown: Any,
 ) -> TRTModule:
     """Convert a module to TensorRT.
@@ -108,6 +112,12 @@ def convert(
             TensorRT-RTX times nothing when it builds and leaves the file alone.
         configure: gets the IBuilderConfig last, for everything else.
         progress: show bars on stderr; None shows them only on a terminal.
+        partial: where the module does not convert whole, make engines of the largest submodules
+            that do, for the inputs that they get when the module runs on the examples, and leave
+            the rest in PyTorch; the result is a `PartialModule`, whose ``parts`` say what runs
+            where. Sizes that vary are those of ``shape_examples``.
+        torch_executed_modules: with ``partial``, names of submodules that stay in PyTorch (shell
+            patterns).
         unknown: there are no other options: what other converters call these, and typos, are
             named in the error.
 
@@ -129,61 +139,178 @@ def convert(
     if isinstance(module, TRTModule):
         raise ConversionError("the module is converted already")
     refuse_unknown(unknown, _OPTIONS)
-    check_options({name: given[name] for name in _OPTIONS})
+    options = {name: given[name] for name in _OPTIONS}
+    check_options(options)
+    if torch_executed_modules and not partial:
+        raise OptionError("torch_executed_modules says what stays in PyTorch: with partial=True")
+    del options["partial"], options["torch_executed_modules"]
     with use(backend):
         check_capabilities(compute_capabilities)
-        started = time.perf_counter()
-        conversion = to_network(
-            module,
-            inputs,
-            kwargs,
-            policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
-            min_shapes=min_shapes,
-            opt_shapes=opt_shapes,
-            max_shapes=max_shapes,
-            dynamic_shapes=dynamic_shapes,
-            max_batch_size=max_batch_size,
-            shape_examples=shape_examples,
-            profiles=profiles,
-            narrow_shapes=narrow_shapes,
-            input_names=input_names,
-            output_names=output_names,
-            ignore_dropout=ignore_dropout,
-        )
-        network = conversion.network
-        traced = time.perf_counter()
-        _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
-        plan = build(
-            network.raw,
-            builder=conversion.builder,
-            profiles=conversion.profiles(),
-            workspace=workspace,
-            optimization_level=optimization_level,
-            tf32=tf32,
-            compute_capabilities=compute_capabilities,
-            timing_cache=timing_cache,
-            configure=configure,
-            progress=progress,
-        )
-        _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - traced)
-        program = None
-        if keep_program:
-            program = capture(network.raw, network.weights, network.sizes())
-        return TRTModule(
-            plan,
-            conversion.signature,
-            program,
-            precision=_computed_in(network.raw),
-            compute_capabilities=built_for(compute_capabilities),
-            original=module,
-        )
+        if not partial:
+            return _convert_whole(module, inputs, kwargs, **options)[0]
+        try:
+            if torch_executed_modules:
+                raise ConversionError("torch_executed_modules names parts of it")
+            return _convert_whole(module, inputs, kwargs, **options)[0]
+        except ConversionError as error:
+            return _convert_parts(
+                module, inputs, kwargs, options, error, None, torch_executed_modules
+            )
 
 
-_OPTIONS = tuple(
-    name
+def convert_submodules(
+    model: torch.nn.Module,
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    modules: Sequence[str] | None = None,
+    torch_executed_modules: Sequence[str] = (),
+    **options: Any,
+) -> PartialModule:
+    """Convert submodules of a model, and leave what lies between them in PyTorch.
+
+    The model runs on the examples; every part is converted for what it is called with there, and
+    compared with the original in a second run. The model is left as it is.
+
+        detector = t2t.convert_submodules(model, [image], modules=["backbone", "*.head"])
+        print(detector.parts)
+
+    Args:
+        model: the model, in eval mode.
+        inputs: example inputs, as `convert` takes them.
+        kwargs: more keyword inputs.
+        modules: names of the submodules (shell patterns), each of which has to convert; None takes
+            the largest that do.
+        torch_executed_modules: names of submodules that stay in PyTorch (shell patterns).
+        options: of `convert`, for every part. ``shape_examples`` are further inputs, on which the
+            model runs, too: the sizes that the parts get make their ranges.
+
+    Returns:
+        A copy of the model with engines in it.
+
+    Raises:
+        ConversionError: a module of ``modules`` does not convert, or nothing does.
+    """
+    check_module(model)
+    if not isinstance(model, torch.nn.Module):
+        raise ConversionError("a function has no submodules")
+    known = [name for name in _OPTIONS if name not in ("partial", "torch_executed_modules")]
+    refuse_unknown({name: x for name, x in options.items() if name not in known}, known)
+    options = {**{name: _DEFAULTS[name] for name in known}, **options}
+    check_options(options)
+    with use(options["backend"]):
+        return _convert_parts(model, inputs, kwargs, options, None, modules, torch_executed_modules)
+
+
+def _convert_parts(
+    model: Any,
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    error: ConversionError | None,
+    modules: Sequence[str] | None,
+    excluded: Sequence[str],
+) -> PartialModule:
+    if not isinstance(model, torch.nn.Module):
+        raise error or ConversionError("a function has no submodules")
+    whole = [name for name in _OF_INPUTS if options.get(name)]
+    if whole:
+        raise OptionError(
+            f"{whole[0]} is of the whole module's inputs, which does not convert whole"
+            f"{f' ({error})' if error else ''}; for its parts the sizes and names come from runs "
+            "on the examples: give shape_examples=[...], further inputs"
+        ) from error
+    own = {name: value for name, value in options.items() if name not in _OF_INPUTS}
+    examples = own.pop("shape_examples", None)
+    return convert_parts(
+        model,
+        inputs,
+        kwargs,
+        functools.partial(_convert_whole, **own),
+        shape_examples=examples,
+        modules=modules,
+        torch_executed_modules=excluded,
+        reason=str(error or ""),
+    )
+
+
+_OF_INPUTS = (
+    "min_shapes",
+    "opt_shapes",
+    "max_shapes",
+    "dynamic_shapes",
+    "max_batch_size",
+    "profiles",
+    "input_names",
+    "output_names",
+)
+
+
+def _convert_whole(
+    module: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    fp16: bool = False,
+    bf16: bool = False,
+    fp32_modules: Sequence[str] = (),
+    float64_as_float32: bool = False,
+    keep_program: bool = True,
+    backend: str | None = None,  # noqa: ARG001  it is in use
+    workspace: int | None = None,
+    optimization_level: int | None = None,
+    tf32: bool = False,
+    compute_capabilities: Sequence[str] = (),
+    timing_cache: str | os.PathLike[str] | None = None,
+    configure: Callable[[Any], None] | None = None,
+    progress: bool | None = None,
+    **network_options: Any,
+) -> tuple[TRTModule, tuple[str, ...]]:
+    """Convert a module whole; return it and the names of what it keeps between calls."""
+    started = time.perf_counter()
+    conversion = to_network(
+        module,
+        inputs,
+        kwargs,
+        policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
+        **network_options,
+    )
+    network = conversion.network
+    traced = time.perf_counter()
+    _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
+    plan = build(
+        network.raw,
+        builder=conversion.builder,
+        profiles=conversion.profiles(),
+        workspace=workspace,
+        optimization_level=optimization_level,
+        tf32=tf32,
+        compute_capabilities=compute_capabilities,
+        timing_cache=timing_cache,
+        configure=configure,
+        progress=progress,
+    )
+    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - traced)
+    program = None
+    if keep_program:
+        program = capture(network.raw, network.weights, network.sizes())
+    converted = TRTModule(
+        plan,
+        conversion.signature,
+        program,
+        precision=_computed_in(network.raw),
+        compute_capabilities=built_for(compute_capabilities),
+        original=module,
+    )
+    return converted, conversion.kept
+
+
+_DEFAULTS = {
+    name: parameter.default
     for name, parameter in inspect.signature(convert).parameters.items()
     if parameter.kind == inspect.Parameter.KEYWORD_ONLY
-)
+}
+_OPTIONS = tuple(_DEFAULTS)
 
 
 # Layers that move or convert values; what type these have says nothing of the arithmetic.

@@ -58,12 +58,14 @@ class Conversion:
         builder: the builder that made it; the network lives no longer than this.
         signature: names, dtypes, shapes and structure of inputs and outputs.
         graph: the trace that it comes from.
+        kept: names of what the module keeps between calls, though its results do not depend on it.
     """
 
     network: Network
     builder: Any
     signature: Signature
     graph: Graph
+    kept: tuple[str, ...] = ()
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -145,7 +147,7 @@ def to_network(
         traced.profiles() if len(example.declared.profiles) > 1 else (),
         notes,
     )
-    return Conversion(network, builder, signature, graph)
+    return Conversion(network, builder, signature, graph, traced.kept)
 
 
 def missing_operators(
@@ -253,6 +255,7 @@ def _depth() -> int:
 class _Traced:
     graph: Graph
     example: _Example
+    kept: tuple[str, ...]
 
     def dimensions(self) -> tuple[Dimension, ...]:
         """Return the dynamic dimensions, with the ranges for which the trace holds."""
@@ -324,8 +327,9 @@ def _trace(
         inputs = example.args, example.kwargs
         check_state(module, inputs, graph.kept)
         check_constants(module, inputs, _constants(graph))
+        kept = tuple(dict.fromkeys(change.path for change in graph.kept))
         graph.kept.clear()
-    return _Traced(graph, example)
+    return _Traced(graph, example, kept)
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:

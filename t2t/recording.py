@@ -74,7 +74,7 @@ class Recording:
         if self._handle is not None:
             raise ConversionError("this recording runs already")
         self._handle = self._module.register_forward_pre_hook(
-            self._note, prepend=True, with_kwargs=True
+            lambda _, args, kwargs: self.note(args, kwargs), prepend=True, with_kwargs=True
         )
         return self
 
@@ -87,8 +87,12 @@ class Recording:
         self._handle.remove()
         self._handle = None
 
-    def _note(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        del module
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note one call.
+
+        Raises:
+            ConversionError: something else than tensors and constants is among the arguments.
+        """
         tensors, structure = flatten((args, kwargs), name="recorded inputs")
         kind = structure, tuple(tensor.dtype for tensor in tensors)
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)

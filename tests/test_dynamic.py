@@ -681,6 +681,12 @@ def test_features_that_weights_fix_are_not_dynamic(function: Any) -> None:
     assert ".shape[2] == 4`" in refusal(function, [X], dynamic_shapes=[{2: (1, 8)}])
 
 
+def test_what_selects_by_data_is_refused() -> None:
+    for function in (torch.nonzero, lambda x: x[x > 0], lambda x: x[x[:, 0, 0, 0] > 0]):
+        with pytest.raises(ConversionError, match="depends on the data"):
+            to_network(function, [IMAGE], dynamic_shapes=[{0: (1, 4)}])
+
+
 def test_a_window_must_fit_into_every_size() -> None:
     for module in (nn.Conv2d(3, 4, 3), nn.MaxPool2d(3)):
         assert "= 3..16: declare" in refusal(module, [IMAGE], dynamic_shapes=[{2: (1, 16)}])

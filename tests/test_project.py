@@ -41,6 +41,7 @@ ORDER = (
     "runtime",
     "module",
     "verification",
+    "partial",
     "conversion",
     "cli",
 )

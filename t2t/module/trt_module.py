@@ -23,7 +23,7 @@ from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.plans import PlanData, as_plan, origin_of
 
-__all__ = ["ReferenceExecutionWarning", "TRTModule", "load"]
+__all__ = ["ReferenceExecutionWarning", "TRTModule", "read_entries"]
 
 # _run, forward and the two frames of nn.Module.__call__ stand between a warning and the caller.
 _CALLER = 5
@@ -405,11 +405,11 @@ def _class_name(module: Any) -> str:
     return str(getattr(named, "__qualname__", type(module).__qualname__))
 
 
-def load(path: str | os.PathLike[str]) -> TRTModule:
-    """Read a converted module that `TRTModule.save` wrote; needs neither a GPU nor TensorRT.
+def read_entries(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Read the entries of a checkpoint of t2t's.
 
     Raises:
-        CheckpointError: the file is damaged, is not one of t2t's, or a newer t2t wrote it.
+        CheckpointError: the file is damaged or is not one of t2t's.
         OSError: it cannot be read.
     """
     with open(path, "rb") as file:  # an OSError of torch.load can only come from damage then
@@ -424,16 +424,7 @@ def load(path: str | os.PathLike[str]) -> TRTModule:
         raise CheckpointError(f"{os.fspath(path)} is no checkpoint: {error}") from error
     if not isinstance(entries, Mapping):
         raise CheckpointError(f"{os.fspath(path)} holds a {type(entries).__name__}, no state_dict")
-    parts = [name for name in entries if str(name).endswith(".metadata")]
-    if "metadata" not in entries and parts:
-        raise CheckpointError(
-            f"{os.fspath(path)} holds a larger model with a converted part "
-            f"{parts[0].removesuffix('.metadata')!r}: make that model, with a TRTModule() there, "
-            "and use its load_state_dict"
-        )
-    module = TRTModule()
-    module.load_state_dict(entries)
-    return module
+    return entries
 
 
 # What torch.load raises for files that are none of its own, or damaged.

@@ -41,7 +41,7 @@ class SizeEnvironment(ShapeEnv):
     """
 
     def __init__(self, record: Callable[[Value, Reason], None]) -> None:
-        super().__init__()
+        super().__init__(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         self.examples: dict[Symbol, int] = {}
         self.assumed: dict[str, None] = {}
         self._record = record

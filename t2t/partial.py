@@ -1,0 +1,421 @@
+"""Models that do not convert whole: the largest submodules that do become engines."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from t2t.errors import ConversionError, ShapeError, ShapeWarning, T2TError
+from t2t.io import arguments, tree_leaves
+from t2t.isolation import preserved, storage_key
+from t2t.module import Part, PartialModule, ReferenceExecutionWarning, TRTModule, with_parts
+from t2t.recording import Recording
+
+__all__ = ["convert_parts"]
+
+_log = logging.getLogger(__name__)
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+# Norm of the difference over the norm of the original's result, with which a part is accepted.
+_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 1e-1}
+
+_NEVER_CALLED = "it was not called as a module in the example runs"
+_WRITES_INPUT = "it writes to its input in place, or returns a view of it"
+
+
+def convert_parts(
+    model: torch.nn.Module,
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None,
+    convert: Callable[..., tuple[TRTModule, Sequence[str]]],
+    *,
+    shape_examples: Any = None,
+    modules: Sequence[str] | None = None,
+    torch_executed_modules: Sequence[str] = (),
+    reason: str = "",
+) -> PartialModule:
+    """Convert what can be converted of a model, submodule by submodule from the top.
+
+    The model runs on the examples. What each submodule is called with is recorded; one that
+    converts for these inputs, and agrees with the original in a second run, is replaced; of one
+    that does not, the children are tried.
+
+    Args:
+        model: the model, in eval mode.
+        inputs: example inputs, as `t2t.convert` takes them.
+        kwargs: more keyword inputs.
+        convert: converts one submodule; returns it and the names of what it keeps between calls.
+        shape_examples: further inputs; the sizes that occur make the ranges of the parts.
+        modules: only submodules of these names (shell patterns), which have to convert.
+        torch_executed_modules: submodules that stay in PyTorch (shell patterns).
+        reason: why the whole model does not convert.
+
+    Raises:
+        ConversionError: nothing of the model converts; or one of ``modules`` does not.
+    """
+    calls = [arguments(inputs, kwargs), *(arguments(more) for more in shape_examples or ())]
+    search = _Search(model, calls, convert, torch_executed_modules)
+    if modules is None:
+        search.run([name for name, _ in model.named_children()])
+    else:
+        search.run(_matching(model, modules), required=True)
+    if not search.engines:
+        reasons = "".join(f"\n  {name}: {why}" for name, why in search.reasons.items())
+        raise ConversionError(f"no part of the model converts: {reason}{reasons}")
+    search.try_out()
+    return PartialModule(with_parts(model, search.engines), search.table(reason))
+
+
+def _matching(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:
+    names = [name for name, _ in model.named_modules() if name]
+    found = []
+    for pattern in patterns:
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching:
+            raise ConversionError(f"the model has no submodule {pattern!r}")
+        found += matching
+    # Of nested ones, the outer.
+    return [name for name in dict.fromkeys(found) if not _has_parent(name, found)]
+
+
+def _has_parent(name: str, names: Sequence[str]) -> bool:
+    return any(name.startswith(f"{other}.") for other in names)
+
+
+class _Search:
+    """Finds the largest submodules that convert.
+
+    Attributes:
+        engines: what was converted, by path.
+        reasons: why others were not.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        calls: Sequence[Inputs],
+        convert: Callable[..., tuple[TRTModule, Sequence[str]]],
+        excluded: Sequence[str],
+    ) -> None:
+        self._model = model
+        self._calls = calls
+        self._convert = convert
+        self._excluded = excluded
+        self.engines: dict[str, TRTModule] = {}
+        self.reasons: dict[str, str] = {}
+
+    def run(self, names: Sequence[str], *, required: bool = False) -> None:
+        """Convert these submodules, or what they consist of."""
+        pending = list(names)
+        while pending:
+            pending = self._without_containers(pending)
+            watched = self._watch(pending)
+            converted = {}
+            for name in pending:
+                try:
+                    converted[name] = self._convert_one(name, watched[name])
+                except T2TError as error:
+                    if required:
+                        raise
+                    self.reasons[name] = str(error)
+            for name, problem in self._check(converted).items():
+                if problem and required:
+                    raise ConversionError(f"{name}: {problem}")
+                if problem:
+                    self.reasons[name] = problem
+                else:
+                    self.engines[name] = converted[name]
+            pending = [child for name in pending for child in self._children(name)]
+
+    def _children(self, name: str) -> list[str]:
+        if name in self.engines or self.reasons.get(name) in (_NEVER_CALLED, ""):
+            return []
+        module = self._model.get_submodule(name)
+        return [f"{name}.{child}" for child, _ in module.named_children()]
+
+    def _without_containers(self, names: Sequence[str]) -> list[str]:
+        """Return what can be converted: parts with parameters, of lists their elements."""
+        found: list[str] = []
+        for name in names:
+            module = self._model.get_submodule(name)
+            if self._is_excluded(name):
+                self.reasons[name] = "torch_executed_modules names it"
+            elif isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict):
+                children = [f"{name}.{child}" for child, _ in module.named_children()]
+                found += self._without_containers(children)
+            elif next(module.parameters(), None) is not None:
+                # A module without parameters computes too little for an engine of its own.
+                found.append(name)
+        return found
+
+    def _is_excluded(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._excluded)
+
+    def _watch(self, names: Sequence[str]) -> dict[str, _Watch]:
+        """Run the model, and return what each submodule was called with."""
+        watched = {name: _Watch(self._model.get_submodule(name)) for name in names}
+        with ExitStack() as stack:
+            stack.enter_context(preserved(self._model))
+            for watch in watched.values():
+                stack.enter_context(watch.hooked())
+            self._run_model()
+        return watched
+
+    def _run_model(self) -> None:
+        with torch.no_grad():
+            for args, kwargs in self._calls:
+                self._model(*args, **kwargs)
+
+    def _convert_one(self, name: str, watch: _Watch) -> TRTModule:
+        inside = [other for other, _ in self._model.get_submodule(name).named_modules()]
+        excluded = [other for other in inside if other and self._is_excluded(f"{name}.{other}")]
+        if excluded:
+            raise ConversionError(f"its part {excluded[0]!r} is to stay in PyTorch")
+        if watch.problem:
+            raise ConversionError(watch.problem)
+        recording = watch.recording
+        part = self._model.get_submodule(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ShapeWarning)
+            converted, kept = _in_ranges(self._convert, part, recording)
+        if kept:
+            raise ConversionError(f"it keeps {kept[0]!r} between calls, which others may read")
+        _log.info("%s is an engine", name)
+        return converted
+
+    def _check(self, converted: Mapping[str, TRTModule]) -> dict[str, str]:
+        """Run the model again; compare each converted part with the original, call by call."""
+        problems = dict.fromkeys(converted, "")
+        if not converted:
+            return problems
+
+        def compare(name: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+            del module
+            if not problems[name]:
+                problems[name] = _difference(converted[name], args, kwargs, output)
+
+        with ExitStack() as stack:
+            stack.enter_context(preserved(self._model))
+            for name in converted:
+                handle = self._model.get_submodule(name).register_forward_hook(
+                    functools.partial(compare, name), with_kwargs=True
+                )
+                stack.callback(handle.remove)
+            self._run_model()
+        return problems
+
+    def try_out(self) -> None:
+        """Run the model with its engines; take out those of which more than calls is asked."""
+        while self.engines:
+            probes = {
+                name: _Probe(name, self._model.get_submodule(name), engine)
+                for name, engine in self.engines.items()
+            }
+            copy = with_parts(self._model, probes)
+            try:
+                with torch.no_grad(), preserved(copy), _no_remarks():
+                    for args, kwargs in self._calls:
+                        copy(*args, **kwargs)
+            except _AskedError as asked:
+                del self.engines[asked.name]
+                self.reasons[asked.name] = f"the model reads {asked.what}"
+                self.run(self._children(asked.name))
+            else:
+                return
+        raise ConversionError("no part of the model can be replaced by an engine")
+
+    def table(self, reason: str) -> list[Part]:
+        """Return what runs where."""
+        shares = self._shares()
+        rows = [] if not reason else [Part("(the model)", False, 0.0, reason)]
+        for name, _ in self._model.named_modules():
+            if name in self.engines or name in self.reasons:
+                rows.append(Part(name, name in self.engines, 0.0, self.reasons.get(name, "")))
+        done = [part.name for part in rows if part.in_engine]
+        return [
+            Part(
+                part.name,
+                part.in_engine,
+                shares.get(part.name, 0.0)
+                - (
+                    0
+                    if part.in_engine
+                    else sum(
+                        shares.get(name, 0.0) for name in done if name.startswith(f"{part.name}.")
+                    )
+                ),
+                part.reason,
+            )
+            for part in rows
+        ]
+
+    def _shares(self) -> dict[str, float]:
+        """Return the share of all multiplications that each submodule makes, by PyTorch's count."""
+        with preserved(self._model), FlopCounterMode(display=False) as counter:
+            self._run_model()
+        counts = counter.get_flop_counts()
+        total = sum(counts.get("Global", {}).values())
+        root = type(self._model).__name__
+        return {
+            name.removeprefix(f"{root}."): sum(operators.values()) / total
+            for name, operators in counts.items()
+            if total
+        }
+
+
+def _in_ranges(
+    convert: Callable[..., tuple[TRTModule, Sequence[str]]],
+    part: torch.nn.Module,
+    recording: Recording,
+) -> tuple[TRTModule, Sequence[str]]:
+    """Convert for more sizes than were seen, where some varied: numbers of boxes do, by image."""
+    shapes = recording.shapes
+    if shapes:
+        given = shapes["dynamic_shapes"]
+        sizes = {size.__name__: size for dims in given for size in dims.values()}
+        wider = {
+            name: torch.export.Dim(name, min=1, max=2 * size.max) for name, size in sizes.items()
+        }
+        wide = [{dim: wider[size.__name__] for dim, size in dims.items()} for dims in given]
+        with suppress(T2TError):
+            options = {**shapes, "dynamic_shapes": wide, "narrow_shapes": True}
+            return convert(part, recording.inputs, **options)
+    return convert(part, recording.inputs, **shapes)
+
+
+class _Watch:
+    """What a submodule is called with, and what it does to it.
+
+    Attributes:
+        recording: its calls.
+        problem: why no engine can take its place.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._before: list[tuple[torch.Tensor, int]] = []
+        self.recording = Recording(module)
+        self.problem = _NEVER_CALLED
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch the calls inside the ``with`` block."""
+        handles = [
+            self._module.register_forward_pre_hook(self._note, prepend=True, with_kwargs=True),
+            self._module.register_forward_hook(self._compare, with_kwargs=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _note(self, module: Any, args: Any, kwargs: Any) -> None:
+        del module
+        if self.problem == _NEVER_CALLED:
+            self.problem = ""
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        self._before = [(x, x._version) for x in tensors]
+        try:
+            self.recording.note(args, kwargs)
+        except ConversionError as error:
+            self.problem = self.problem or str(error)
+
+    def _compare(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        del module, args, kwargs
+        results = {storage_key(x) for x in tree_leaves(output) if isinstance(x, torch.Tensor)}
+        for x, version in self._before:
+            if x._version != version or storage_key(x) in results:
+                self.problem = self.problem or _WRITES_INPUT
+        self._before = []
+
+
+class _AskedError(BaseException):
+    """A part is asked for what an engine does not have.
+
+    No `Exception`: the model's own handlers, and hasattr, are to let it pass.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(name, what)
+        self.name = name
+        self.what = what
+
+
+class _Probe(torch.nn.Module):
+    """Stands for an engine in the model, and notices what else than calls is asked of it."""
+
+    def __init__(self, name: str, original: torch.nn.Module, engine: TRTModule) -> None:
+        super().__init__()
+        # No submodules: those would be the model's.
+        self.__dict__.update(_name=name, _original=original, _engine=engine)
+        self._parameters["parameter"] = engine._empty_parameter
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["_engine"](*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Probe:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(self.__dict__["_engine"], name):
+            return getattr(self.__dict__["_engine"], name)
+        if hasattr(self.__dict__["_original"], name):
+            raise _AskedError(self.__dict__["_name"], f"its attribute {name!r}")
+        return super().__getattr__(name)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise _AskedError(self.__dict__["_name"], f"its element {index!r}")
+
+    def __iter__(self) -> Any:
+        raise _AskedError(self.__dict__["_name"], "its elements")
+
+    def __len__(self) -> int:
+        raise _AskedError(self.__dict__["_name"], "its length")
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@contextmanager
+def _no_remarks() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceExecutionWarning)
+        yield
+
+
+def _difference(converted: TRTModule, args: Any, kwargs: Any, output: Any) -> str:
+    """Say how a converted part differs from the original's output; "" where it does not."""
+    try:
+        with _no_remarks():
+            found = converted(*args, **kwargs)
+    except (ShapeError, ConversionError) as error:
+        return str(error)
+    pairs = zip(_tensors(output), _tensors(found), strict=True)
+    allowed = _TOLERANCES[converted.precision or "fp32"]
+    for wanted, got in pairs:
+        if wanted.shape != got.shape or wanted.dtype != got.dtype:
+            return f"its engine returns {got.dtype} {tuple(got.shape)}, not {tuple(wanted.shape)}"
+        if not wanted.is_floating_point():
+            if not torch.equal(wanted, got):
+                return "its engine returns other numbers"
+            continue
+        a, b = wanted.detach().double(), got.detach().double()
+        finite = a.isfinite()
+        distance, size = float((a - b)[finite].norm()), float(a[finite].norm())
+        if not torch.equal(finite, b.isfinite()) or distance > allowed * size:
+            return f"its engine differs by {distance:.2g} from a result of norm {size:.2g}"
+    return ""
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
