@@ -135,7 +135,9 @@ def convert(
             configure=configure,
             progress=progress,
         )
-        program = capture(network.raw, network.weights) if keep_program else None
+        program = None
+        if keep_program:
+            program = capture(network.raw, network.weights, conversion.sizes)
         return TRTModule(
             plan,
             conversion.signature,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 
 from t2t import backend
@@ -30,6 +31,7 @@ from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
 from t2t.precision import Policy
+from t2t.shapes import expression, static_size
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
@@ -50,12 +52,15 @@ class Conversion:
         builder: the builder that made it; the network lives no longer than this.
         signature: names, dtypes, shapes and structure of inputs and outputs.
         graph: the trace that it comes from.
+        sizes: what the sizes of tensors with dynamic dimensions are called, by network tensor:
+            "batch", "2*sequence".
     """
 
     network: Network
     builder: Any
     signature: Signature
     graph: Graph
+    sizes: Mapping[str, tuple[str, ...]]
 
     def profile(self) -> dict[str, Any]:
         """Give min, opt and max shape of every dynamic input, as the builder takes them."""
@@ -122,7 +127,7 @@ def to_network(
         example.parameters.defaults,
         classes,
     )
-    return Conversion(network, builder, signature, graph)
+    return Conversion(network, builder, signature, graph, traced.named_sizes(network))
 
 
 def missing_operators(
@@ -229,6 +234,18 @@ class _Traced:
             )
         )
 
+    def named_sizes(self, network: Network) -> dict[str, tuple[str, ...]]:
+        """Return the sizes of all tensors with dynamic dimensions, in the user's names."""
+        names = {
+            symbol: sympy.Symbol(self.example.declared[index].dynamic[dim].name)
+            for symbol, (index, dim) in self.graph.symbols.items()
+        }
+        return {
+            tensor.name: tuple(_size_text(expression(size).xreplace(names)) for size in value.shape)
+            for value, tensor in network.traced_tensors()
+            if any(static_size(size) is None for size in value.shape)
+        }
+
     def _ranges(self) -> dict[str, tuple[int, int]]:
         """Return the range of each dynamic dimension, narrowed perhaps, by its name."""
         places = self.graph.symbols.items()
@@ -265,6 +282,12 @@ def _trace(
         check_constants(module, inputs, _constants(graph))
         graph.kept.clear()
     return _Traced(graph, example)
+
+
+def _size_text(size: sympy.Expr) -> str:
+    """Write an expression without the doubled parentheses of torch's floor division."""
+    inner = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
+    return re.sub(rf"\((\({inner}\))\)", r"\1", str(size))
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:

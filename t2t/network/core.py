@@ -141,6 +141,12 @@ class NetworkCore:
         self._values[id(value)] = tensor
         self._alive.append(value)
 
+    def traced_tensors(self) -> Iterator[tuple[torch.Tensor, NetworkTensor]]:
+        """Iterate over the traced torch tensors and the network tensors that they stand for."""
+        for value in self._alive:
+            if isinstance(value, torch.Tensor) and id(value) in self._values:
+                yield value, self._values[id(value)]
+
     def refuse(self, value: torch.Tensor, error: Exception) -> None:
         """Let any use of a traced torch tensor raise an error."""
         self._refused[id(value)] = error

@@ -39,7 +39,11 @@ _ALWAYS = ("ASSERTION",)
 _GROUPS = ("loop", "conditional")
 
 
-def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Program:
+def capture(
+    network: Any,
+    constants: Mapping[str, Tensor] | None = None,
+    sizes: Mapping[str, Sequence[str]] | None = None,
+) -> Program:
     """Read a network into a Program that runs without TensorRT.
 
     Weights are not copied: they share the memory given to TensorRT when the layers were added.
@@ -50,6 +54,7 @@ def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Prog
         network: an INetworkDefinition, of TensorRT or TensorRT-RTX.
         constants: tensors by layer name, used instead of the weights of constant layers; for
             the weights of other layers the key is "<layer name>.kernel" and so on.
+        sizes: what sizes are called in pictures, by tensor name: ("batch", "3").
 
     Raises:
         UnsupportedLayerError: a layer is of an unknown kind, or its weights cannot be read.
@@ -64,7 +69,7 @@ def capture(network: Any, constants: Mapping[str, Tensor] | None = None) -> Prog
     layers = [entry.layer(given) for entry in found if entry.name in needed]
     # TensorRT logs an error for each unset attribute that was asked for; none of them matters.
     backend.forget_errors()
-    return Program(inputs, outputs, layers, version, owner=network)
+    return Program(inputs, outputs, layers, version, owner=network, sizes=sizes)
 
 
 def _info(tensor: Any) -> TensorInfo:

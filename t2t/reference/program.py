@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from t2t.errors import CheckpointError, ShapeError
-from t2t.reference import drawing, page, state, text
+from t2t.reference import drawing, export, page, state, text
+from t2t.reference.drawing import Heat, heat_values
 from t2t.reference.executor import Executor
 from t2t.reference.layer import Layer, TensorInfo
 
@@ -29,6 +30,8 @@ class Program:
         outputs: the network's outputs, in its order.
         layers: every layer that an output needs, in the network's order.
         version: name and version of the TensorRT that made it, "tensorrt_rtx 1.7.1.116".
+        sizes: what the sizes of tensors with dynamic dimensions are called, by tensor name, as
+            far as is known: {"x": ("batch", "3")}.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Program:
         outputs: Sequence[TensorInfo],
         layers: Sequence[Layer],
         version: str,
+        sizes: Mapping[str, Sequence[str]] | None = None,
         owner: object = None,
     ) -> None:
         """Take the parts; ``owner`` keeps the memory that the weights may share alive."""
@@ -44,6 +48,7 @@ class Program:
         self.outputs = tuple(outputs)
         self.layers = tuple(layers)
         self.version = version
+        self.sizes = {name: tuple(texts) for name, texts in (sizes or {}).items()}
         self._owner = owner
         self._executors: dict[torch.device, Executor] = {}
         self._lock = threading.Lock()
@@ -104,7 +109,7 @@ class Program:
         The entries are "program" and "weights.<i>"; torch.load reads them back with
         ``weights_only=True``.
         """
-        return state.to_state(self.inputs, self.outputs, self.layers, self.version)
+        return state.to_state(self.inputs, self.outputs, self.layers, self.version, self.sizes)
 
     @classmethod
     def from_state(cls, entries: Mapping[str, Tensor | str]) -> Program:
@@ -115,9 +120,34 @@ class Program:
         """
         return cls(*state.from_state(entries))
 
-    def save(self, path: str | Path) -> None:
-        """Write the program to a file of about the weights' size."""
-        torch.save(self.to_state(), path)
+    def save(
+        self, path: str | Path, *, heat: Heat | None = None, heat_label: str | None = None
+    ) -> None:
+        """Write the program, or a picture of it, to a file.
+
+        Args:
+            path: "*.html" gets the page of `to_html`, "*.json" the graph of `to_model_explorer`,
+                "*.dot" that of `to_dot`; any other file the program itself, about as large as the
+                weights, for `load`.
+            heat: as in `to_html`.
+            heat_label: as in `to_html`.
+
+        Raises:
+            ValueError: there is heat, but no layer of that name, or nothing to colour.
+        """
+        target = Path(path)
+        if target.suffix == ".html":
+            text = self.to_html(heat=heat, heat_label=heat_label)
+        elif target.suffix == ".json":
+            text = self.to_model_explorer(heat=heat, heat_label=heat_label)
+        elif heat is not None:
+            raise ValueError(f"heat is shown in *.html and *.json, not in {target.name!r}")
+        elif target.suffix == ".dot":
+            text = self.to_dot()
+        else:
+            torch.save(self.to_state(), path)
+            return
+        target.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
@@ -128,14 +158,51 @@ class Program:
             raise CheckpointError(f"{path} is no saved program: {error}") from error
         return cls.from_state(entries)
 
-    def to_dot(self) -> str:
-        """Draw the network in Graphviz's language, with a frame around each module."""
-        return drawing.to_dot(drawing.graph_of(self.inputs, self.outputs, self.layers))
+    def to_html(self, *, heat: Heat | None = None, heat_label: str | None = None) -> str:
+        """Return a picture of the network: one page of HTML that needs no other file.
 
-    def to_html(self) -> str:
-        """Draw the network as one page of HTML that needs no other file and no script."""
-        graph = drawing.graph_of(self.inputs, self.outputs, self.layers)
-        return page.to_html(graph, f"{len(self.layers)} layers, made by {self.version}")
+        Modules open and close by a click; there are a search, zoom, and the details of each layer.
+
+        Args:
+            heat: a number for layers, by name, that they are coloured by, such as an error or a
+                time; or what `compare_layers` returned.
+            heat_label: what the numbers are, "error" by default.
+
+        Raises:
+            ValueError: there is no layer of a name in ``heat``.
+        """
+        values, label = heat_values(heat, heat_label, self.layers)
+        return page.to_html(self._graph(), self._title(), values, label)
+
+    def to_model_explorer(self, *, heat: Heat | None = None, heat_label: str | None = None) -> str:
+        """Return the network as JSON for Google's Model Explorer, with the picture's groups.
+
+        Takes and raises what `to_html` does; heat becomes an attribute of its layers.
+        """
+        values, label = heat_values(heat, heat_label, self.layers)
+        return export.to_model_explorer(self._graph(), self._title(), values, label)
+
+    def to_dot(self) -> str:
+        """Return the network in Graphviz's language, with a frame around each module."""
+        return export.to_dot(self._graph())
+
+    def summary(self, depth: int = 2) -> str:
+        """Return a line for each module: its layers, its weights and what it gives.
+
+        Args:
+            depth: how many levels of modules are listed.
+        """
+        return export.to_table(self._graph(), depth)
+
+    def _graph(self) -> drawing.Graph:
+        return drawing.graph_of(self.inputs, self.outputs, self.layers, self.sizes)
+
+    def _title(self) -> str:
+        return f"{len(self.layers)} layers, made by {self.version}"
+
+    def _repr_html_(self) -> str:
+        """Show the picture in a notebook, in a frame of its own."""
+        return page.to_iframe(self.to_html())
 
     def __str__(self) -> str:
         """One line for each layer: name, kind, unusual attributes, type, shape, inputs."""

@@ -15,11 +15,16 @@ from t2t.reference.layer import Layer, TensorInfo
 __all__ = ["from_state", "to_state"]
 
 _FORMAT = 1
-Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str]
+Sizes = Mapping[str, Sequence[str]]
+Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str, Sizes]
 
 
 def to_state(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer], made: str
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    layers: Sequence[Layer],
+    made: str,
+    sizes: Sizes,
 ) -> dict[str, Tensor | str]:
     """Give "program" (JSON) and "weights.<i>"; memory used by several layers is kept once."""
     weights: dict[tuple[Any, ...], int] = {}
@@ -52,6 +57,7 @@ def to_state(
         "inputs": [_info_row(info) for info in inputs],
         "outputs": [_info_row(info) for info in outputs],
         "layers": rows,
+        "sizes": {name: list(texts) for name, texts in sizes.items()},
     }
     entries["program"] = json.dumps(program)
     return entries
@@ -77,7 +83,9 @@ def from_state(entries: Mapping[str, Any]) -> Parts:
         layers = [_layer(row, entries) for row in program["layers"]]
         inputs = [_info(row) for row in program["inputs"]]
         outputs = [_info(row) for row in program["outputs"]]
-        return inputs, outputs, layers, str(program["made_by"])
+        # Checkpoints of before have no names of sizes.
+        sizes = {str(k): [str(n) for n in names] for k, names in program.get("sizes", {}).items()}
+        return inputs, outputs, layers, str(program["made_by"]), sizes
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"the program is damaged: {error!r}") from error
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
 
-__all__ = ["attribute_texts", "describe", "size_text", "type_text"]
+__all__ = [
+    "attribute_texts",
+    "brief_text",
+    "describe",
+    "short_line",
+    "size_text",
+    "tensor_text",
+    "torch_type_text",
+    "type_text",
+]
+
 
 # Values that say nothing: TensorRT's defaults, and 0 or 1 in every place of a list.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -48,6 +64,30 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "zero_is_placeholder": (True, False),
 }
 _TYPES = {"FLOAT": "fp32", "HALF": "fp16"}
+_TORCH_TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+# What a picture calls the attributes that it has room for; what stands for itself has no name.
+_BRIEF = {
+    "op": "",
+    "operation": "",
+    "type": "",
+    "mode": "",
+    "resize_mode": "",
+    "equation": "",
+    "k": "k",
+    "kernel_size_nd": "",
+    "window_size_nd": "",
+    "stride_nd": "stride",
+    "pre_padding": "pad",
+    "dilation_nd": "dilation",
+    "num_groups": "groups",
+    "first_transpose": "transpose",
+    "reshape_dims": "to",
+    "second_transpose": "transpose",
+    "start": "from",
+    "stride": "step",
+    "axis": "axis",
+    "axes": "axes",
+}
 # A constant's shape and a cast's type stand at the end of the line anyway.
 _TOLD = {("CONSTANT", "shape"), ("FILL", "shape")}
 
@@ -78,6 +118,22 @@ def attribute_texts(layer: Layer) -> list[str]:
         for name, value in layer.attributes.items()
         if not _says_nothing(layer.kind, name, value)
     ]
+
+
+def brief_text(layer: Layer) -> str:
+    """Return the most telling attributes in a few words: "7x7, stride 2x2, pad 3x3"."""
+    parts = []
+    for name, called in _BRIEF.items():
+        value = layer.attributes.get(name)
+        if name not in layer.attributes or _says_nothing(layer.kind, name, value):
+            continue
+        readable = _readable(name, value)
+        joint = "x" if name.endswith(("_nd", "_padding", "_dims")) else ","
+        text = (
+            joint.join(map(str, readable)) if isinstance(readable, list) else str(readable).lower()
+        )
+        parts.append(f"{called} {text}".strip())
+    return ", ".join(parts)
 
 
 def _readable(name: str, value: Any) -> Any:
@@ -121,6 +177,44 @@ def type_text(kind: str) -> str:
     return _TYPES.get(kind, kind.lower())
 
 
+def torch_type_text(dtype: torch.dtype) -> str:
+    """Return the short name of a torch dtype."""
+    return _TORCH_TYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def tensor_text(kind: str, sizes: Sequence[int | str] | None) -> str:
+    """Return a type and sizes as a picture shows them: "fp32[batch, 3, 224, 224]".
+
+    Args:
+        kind: TensorRT's name of the type, or its short one.
+        sizes: the sizes or their names; None where even their number is unknown.
+    """
+    written = "?" if sizes is None else ", ".join(map(str, sizes))
+    return f"{type_text(kind)}[{written}]"
+
+
 def size_text(shape: Sequence[int] | None) -> str:
     """Give a shape as "[-1, 3, 8, 8]"."""
     return "[?]" if shape is None else str(list(shape))
+
+
+def short_line(line: str) -> str:
+    """Return the user's line with its file as others may see it, without this machine's paths.
+
+    A file below the working directory or a directory that Python imports from is named from
+    there, any other by its last two parts.
+    """
+    return re.sub(
+        r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\n:]*(?=:\d)", lambda match: _short_path(match[0]), line
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _short_path(file: str) -> str:
+    roots = [Path.cwd(), *map(Path, filter(None, sys.path))]
+    near = [root for root in roots if len(root.parts) > 1 and Path(file).is_relative_to(root)]
+    if near:
+        return Path(file).relative_to(max(near, key=lambda root: len(root.parts))).as_posix()
+    parts = re.split(r"[/\\]", file)
+    packages = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    return "/".join(parts[packages[-1] + 1 :] if packages else ["...", *parts[-2:]])
