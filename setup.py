@@ -12,6 +12,8 @@ ONNX = ["onnx", "onnxscript"]
 # requests and tqdm: facenet-pytorch needs them; it pins a torch of 2024, so make installs it
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
+# The picture of a network is tried in a browser where chromium and its driver are installed.
+BROWSER = ["selenium"]
 # The models of `make sweep`; nothing else needs them.
 SWEEP = ["timm>=1.0.20", "transformers>=5.0", "segmentation-models-pytorch>=0.5"]
 
@@ -23,7 +25,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["t2t", "t2t.*"]),
-    package_data={"t2t": ["py.typed"]},
+    package_data={"t2t": ["py.typed", "reference/assets/*"]},
     python_requires=">=3.11",
     # rich: progress bars and tables that behave on terminals, in logs and in notebooks.
     install_requires=["torch>=2.9", "numpy", "rich"],
@@ -31,7 +33,7 @@ setup(
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
-        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO],
+        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO, *BROWSER],
         "sweep": SWEEP,
     },
 )

@@ -434,4 +434,7 @@ def _relative(module: str, outer: str) -> str:
     if not outer or module == outer:
         return "" if module == outer else module
     inner = module.removeprefix(f"{outer}.")
-    return f"{outer.rpartition('.')[2]}.{inner}" if inner[:1].isdigit() else inner
+    around = outer.split(".")
+    while inner[:1].isdigit() and around:
+        inner = f"{around.pop()}.{inner}"
+    return inner

@@ -43,7 +43,11 @@ def _frame(
     for index in boxes[group]:
         box = graph.boxes[index]
         if not box.folded:
-            lines = [graph.relative_module(box), box.operator, f"{box.kind.lower()} {box.brief}"]
+            lines = [
+                graph.relative_module(box),
+                box.operator,
+                f"{box.kind.lower()} {box.brief}".strip(),
+            ]
             yield (
                 f"{indent}n{index} [label={_quoted(chr(10).join(filter(None, lines)))}, "
                 f'fillcolor="{_COLOURS[box.family]}", tooltip={_quoted(_hint(box))}]'
@@ -99,7 +103,7 @@ def to_model_explorer(
                 "outputsMetadata": [
                     {
                         "id": str(at),
-                        "attrs": _pairs([("tensor_name", name), ("tensor_shape", text)]),
+                        "attrs": _pairs([("tensor_name", name), ("shape", text)]),
                     }
                     for at, (name, text, _) in enumerate(box.outputs)
                 ],

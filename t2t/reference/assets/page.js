@@ -442,12 +442,19 @@ function center(item) {
   move();
 }
 
+// Scrolling moves the picture; with Ctrl, or by a pinch, it zooms, as in other viewers.
 svg.addEventListener("wheel", (event) => {
   event.preventDefault();
   const { left, top } = svg.getBoundingClientRect();
   const step = event.deltaMode ? 30 : 1;
-  const speed = Math.max(-100, Math.min(100, event.deltaY * step));
-  zoom(Math.exp(-speed / 400), event.clientX - left, event.clientY - top);
+  if (event.ctrlKey || event.metaKey) {
+    const speed = Math.max(-60, Math.min(60, event.deltaY * step));
+    zoom(Math.exp(-speed / 200), event.clientX - left, event.clientY - top);
+    return;
+  }
+  state.x -= event.deltaX * step;
+  state.y -= event.deltaY * step;
+  move();
 }, { passive: false });
 
 let drag = null;
@@ -648,6 +655,7 @@ function showLegend() {
     entry("input, output", { background: "var(--input)" });
   }
   entry("module (click to open)", { background: "var(--group)" });
+  addTo(legend, "span", "drag or scroll to move, Ctrl+scroll to zoom");
 }
 
 // ---- controls ----------------------------------------------------------------------------------
@@ -745,6 +753,8 @@ function* drawnAtFirst(group) {
 showLegend();
 draw();
 fit(0.5);
-const wanted = decodeURIComponent(location.hash.slice(1));
-const linked = [...groups.slice(1), ...boxes].find((item) => wanted && [item.key, item.module].includes(wanted));
+// net.html#layer1.0 leads to a layer or module; the browser writes it in its own way.
+const isLinked = (name) => name && new URL(`#${name}`, "file:///").hash === location.hash;
+const linked = location.hash
+  && [...groups, ...boxes].find((item) => isLinked(item.key) || isLinked(item.module));
 if (linked) reveal(linked);
