@@ -1,5 +1,6 @@
 """The picture of a network in a real browser; skipped where no chromium is installed."""
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -53,8 +54,9 @@ class Page:
         return self.driver.execute_script(script, *args)
 
     def shown(self) -> list[str]:
-        return self.js("return [...drawn.keys()].map((item) => item.module && item.isGroup"
-                       " ? `${item.open ? '-' : '+'}${item.module}` : item.key || item.title)")  # fmt: skip
+        """List what is drawn; a module has a plus where it is closed, else a minus."""
+        name = "item.isGroup ? (item.open ? '-' : '+') + item.module : item.key"
+        return self.js(f"return [...drawn.keys()].map((item) => {name})")
 
     def element(self, name: str) -> Any:
         return self.driver.find_element(By.CSS_SELECTOR, f'[aria-label="{name}"]')
@@ -341,7 +343,7 @@ def test_five_thousand_layers_are_painted_at_once(page: Page) -> None:
     names = ["x", *(f"blocks.{i // 100}.{i // 10}.act{i}/relu" for i in range(5000))]
     layers = [
         Layer("ACTIVATION", name, inputs=(before,), outputs=(name,), **kind)
-        for before, name in zip(names, names[1:], strict=False)
+        for before, name in itertools.pairwise(names)
     ]
     ends = [TensorInfo(name, torch.float32, (1, 8)) for name in (names[0], names[-1])]
     program = Program(ends[:1], ends[1:], layers, "by hand")

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 import t2t
-from t2t.reference import Program, capture, compare_layers
+from t2t.reference import Layer, Program, TensorInfo, capture, compare_layers
 from t2t.reference.drawing import ROOT, Graph, graph_of
-from t2t.reference.text import short_line
 from t2t.reference.named_sizes import name_sizes
+from t2t.reference.text import short_line
 from tests.pictured import Attention, Blocks, Detector, program_of
+from tests.reference.all_rows import ROWS
 from tests.reference.rows import new_network, out
 
 ASSETS = Path(t2t.__file__).parent / "reference" / "assets"
@@ -165,6 +166,22 @@ def test_dynamic_sizes_have_the_users_names(attention):
     assert softmax.startswith("blocks.0/scaled_dot_product_attention")
 
 
+def test_named_sizes_are_those_of_a_run(attention):
+    wanted = {"batch": 3, "sequence": 5}
+    named = {name: text for b in graph(attention).boxes for name, text, _ in b.outputs}
+    seen = set()
+
+    def watch(layer, made):
+        for name, tensor in zip(layer.outputs, made, strict=True):
+            sizes = re.findall(r"[?\w]+", named.get(name, "[").split("[", 1)[1])
+            for size, text in zip(tensor.shape, sizes, strict=bool(sizes)):
+                seen.add(text)
+                assert text == "?" or size == wanted.get(text, size if text == str(size) else -1)
+
+    attention.run([torch.zeros(3, 5, dtype=torch.int64)], watch=watch)
+    assert {"batch", "sequence", "8"} <= seen
+
+
 def test_sizes_that_depend_on_dynamic_ones_are_expressions_and_short_on_edges():
     height = torch.export.Dim("height", min=16, max=64)
     net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.Conv2d(4, 4, 3, stride=2)).eval()
@@ -186,23 +203,53 @@ def test_names_of_sizes_survive_a_checkpoint_and_older_ones_have_none(attention)
 
 
 def test_a_size_that_may_be_broadcast_gets_no_name():
+    add = Layer("ELEMENTWISE", "add", {}, ("p", "q"), ("sum",), ("FLOAT",), ((-1,),))
+
+    def names(q, **known):
+        inputs = [TensorInfo("p", torch.float32, (-1,)), TensorInfo("q", torch.float32, (q,))]
+        return name_sizes(inputs, [add], known)
+
     # Both are dynamic, so either may be 1: the sum's size is neither's.
-    names = {"a": torch.export.Dim("a", min=1, max=4), "b": torch.export.Dim("b", min=1, max=4)}
-    with pytest.raises(t2t.errors.T2TError):
-        program_of(
-            lambda x, y: x + y, [torch.rand(3), torch.rand(3)],
-            dynamic_shapes=[{0: names["a"]}, {0: names["b"]}],
-        )  # fmt: skip
-    program = program_of(torch.tanh, [torch.rand(3)], dynamic_shapes=[{0: names["a"]}])
-    layers = [layer for layer in program.layers if layer.kind == "ACTIVATION"]
-    [layer] = layers
-    add = type(layer)("ELEMENTWISE", "add", {"op": "SUM"}, ("p", "q"), ("r",), ("FLOAT",), ((-1,),))
-    shapes = {"p": (-1,), "q": (-1,), "r": (-1,)}
-    assert name_sizes([add], shapes, {"p": ("a",), "q": ("b",)})["r"] == ["?"]
-    assert name_sizes([add], shapes, {"p": ("a",), "q": ("a",)})["r"] == ["a"]
-    assert name_sizes([add], shapes, {"r": ("a",)})["p"] == ["?"]
-    shapes["q"] = (1,)
-    assert name_sizes([add], shapes, {"r": ("a",)})["p"] == ["a"]
+    assert names(-1, p=("a",), q=("b",))["sum"] == ["?"]
+    assert names(-1, p=("a",), q=("a",))["sum"] == ["a"]
+    assert names(-1, sum=("a",))["p"] == ["?"]
+    assert names(1, sum=("a",))["p"] == ["a"]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.dynamic], ids=lambda row: row.name)
+def test_a_name_is_the_size_in_every_kind_of_layer(row):
+    """Each input's dimensions have names of their own; whatever has a name has that size."""
+    program, inputs = row.program(), row.tensors(0)
+    sizes = {
+        f"{info.name}.{axis}": size
+        for info, value in zip(program.inputs, inputs, strict=True)
+        for axis, size in enumerate(value.shape)
+    }
+    known = {
+        info.name: [f"{info.name}.{axis}" for axis in range(len(info.shape))]
+        for info in program.inputs
+    }
+    named = name_sizes(program.inputs, program.layers, known)
+
+    def watch(layer, made):
+        for name, tensor in zip(layer.outputs, made, strict=True):
+            for size, text in zip(tensor.shape, named.get(name, ()), strict=False):
+                assert text == "?" or size == sizes.get(text, text) or str(size) == text
+
+    program.run(inputs, watch=watch)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_kind_of_layer_is_drawn(row):
+    program = row.program()
+    data = data_of(program.to_html())
+    drawn = [layer for layer in program.layers if layer.kind != "CONSTANT"]
+    assert {layer.name for layer in drawn} <= {row["key"] for row in data["boxes"]}
+    for source, output, target, _ in data["edges"]:
+        assert data["boxes"][source]["outputs"][output]
+        assert target < len(data["boxes"])
+    assert "in all" in program.summary()
+    assert len(explorer(program)["nodes"]) == len(data["boxes"])
 
 
 def test_the_arithmetic_of_sizes_is_folded_and_nothing_else(attention):

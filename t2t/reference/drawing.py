@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from t2t.reference.layer import Layer, TensorInfo
@@ -90,6 +91,7 @@ _FAMILIES = {
     ),
 }
 _FAMILY = {kind: family for family, kinds in _FAMILIES.items() for kind in kinds}
+_INDEX_DTYPES = (torch.bool, torch.int32, torch.int64)
 _INTEGERS = ("BOOL", "INT32", "INT64", "UINT8")
 # A module that calls more layers than this by itself is cut into parts.
 _MOST_CHILDREN = 100
@@ -203,11 +205,7 @@ def graph_of(
         for layer in layers
         if layer.kind == "CONSTANT" and not results.intersection(layer.outputs)
     }
-    shapes = {info.name: info.shape for info in inputs}
-    for layer in layers:
-        made = zip(layer.outputs, layer.shapes, strict=True)
-        shapes.update((name, shape) for name, shape in made if shape is not None)
-    known = name_sizes(layers, shapes, sizes or {})
+    known = name_sizes(inputs, layers, sizes or {})
     graph = Graph()
     makers: dict[str, tuple[int, int]] = {}
     for info in inputs:
@@ -301,7 +299,7 @@ def _box(layer: Layer, constants: Mapping[str, Layer], sizes: Sizes, counted: se
     parameters = 0
     for _, weight, _ in weights:
         # The same memory is one weight, whoever reads it; an index or a factor is none.
-        is_weight = weight.dtype.is_floating_point and weight.numel() > 1
+        is_weight = weight.dtype not in _INDEX_DTYPES and weight.numel() > 1
         if is_weight and weight.data_ptr() not in counted:
             counted.add(weight.data_ptr())
             parameters += weight.numel()

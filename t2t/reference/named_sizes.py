@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from t2t.reference.axes import axes_of_mask
-from t2t.reference.layer import Layer
+from t2t.reference.layer import Layer, TensorInfo
 
 __all__ = ["Sizes", "name_sizes"]
 
@@ -35,14 +35,18 @@ _KINDS = (
 _Place = tuple[str, int]
 
 
-def name_sizes(layers: Sequence[Layer], shapes: Mapping[str, Sequence[int]], known: Sizes) -> Sizes:
-    """Return the names that are known and those that follow from them; "?" for all others.
+def name_sizes(inputs: Sequence[TensorInfo], layers: Sequence[Layer], known: Sizes) -> Sizes:
+    """Return the sizes of all tensors whose rank is known; "?" where a size has no name.
 
     Args:
-        layers: the layers.
-        shapes: of all tensors, -1 where dynamic.
-        known: names of the sizes of some tensors.
+        inputs: the network's inputs.
+        layers: its layers.
+        known: names of the sizes of some tensors; the others' follow from them.
     """
+    shapes = {info.name: info.shape for info in inputs}
+    for layer in layers:
+        made = zip(layer.outputs, layer.shapes, strict=True)
+        shapes.update((name, shape) for name, shape in made if shape is not None)
     names: dict[_Place, str] = {
         (tensor, axis): str(size)
         for tensor, shape in shapes.items()

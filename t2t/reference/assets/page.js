@@ -257,8 +257,31 @@ function arrange(group, members, nodes, lines, border) {
   for (const item of members.filter(isOpen)) {
     if (crossings(item, lines, 1) > crossings(item, lines, -1)) mirror(item);
   }
+  settle(layout, lines);
   layout.lines = lines.map((line) => finishLine(line, layout));
   return layout;
+}
+
+// Let tensors cross the border of a group close to where they come from or go to inside it.
+function settle({ ins, outs, places, width }, lines) {
+  for (const [side, inner, outer] of [[ins, "to", "from"], [outs, "from", "to"]]) {
+    const wanted = [...side.keys()].map((tensor) => {
+      const own = lines.filter((line) => line.wires[0].tensor === tensor && !items.has(line[outer]));
+      const ends = own.map((line) => {
+        const item = items.get(line[inner]), at = places.get(item), { points } = line;
+        if (points.length > 3) return points.at(inner === "to" ? 1 : -2).x;
+        const border = isOpen(item) && layoutOf(item)[inner === "to" ? "ins" : "outs"];
+        return at.x + (border ? border.get(tensor) : at.width / 2);
+      });
+      return [tensor, ends.reduce((sum, x) => sum + x, 0) / ends.length];
+    });
+    let free = 10;
+    wanted.sort((a, b) => a[1] - b[1]).forEach(([tensor, x], i) => {
+      const last = width - 10 - 12 * (wanted.length - 1 - i);
+      side.set(tensor, Math.max(free, Math.min(x, last)));
+      free = side.get(tensor) + 12;
+    });
+  }
 }
 
 // How many pairs of lines cross at the border of an open group, as it is (1) or mirrored (-1).
@@ -285,6 +308,11 @@ function finishLine({ from, to, points, ...line }, layout) {
   path[0] = source ? end(source, path[1]) : { x: layout.ins.get(tensor), y: HEAD };
   path[last] = target ? end(target, path[last - 1])
     : { x: layout.outs.get(tensor), y: layout.height };
+  if (path.length === 3 && !line.text) {
+    // A short line without a label needs no bend but that between its ends.
+    const y = (path[0].y + path[2].y) / 2;
+    path.splice(1, 1, { x: path[0].x, y }, { x: path[2].x, y });
+  }
   if (!source) path.unshift({ ...path[0], y: 0 });
   return { ...line, path, inward: !target || isOpen(target) };
 }
@@ -426,10 +454,11 @@ function zoom(factor, x = room().width / 2, y = room().height / 2) {
 // Show everything; at first rather the upper part than letters that are too small to read.
 function fit(smallest = 0) {
   const { width, height } = layoutOf(root), space = room();
-  const whole = Math.min((space.width - 40) / width, (space.height - 40) / height, 1.2);
+  // The legend stands below.
+  const whole = Math.min((space.width - 40) / width, (space.height - 80) / height, 1.2);
   state.scale = Math.max(whole, smallest);
   state.x = (space.width - width * state.scale) / 2;
-  state.y = Math.max((space.height - height * state.scale) / 2, 20);
+  state.y = Math.max((space.height - 40 - height * state.scale) / 2, 20);
   move();
 }
 
@@ -753,6 +782,12 @@ function* drawnAtFirst(group) {
 showLegend();
 draw();
 fit(0.5);
+// A frame in a notebook gets its size late; what someone has moved stays where it is.
+let isTouched = Boolean(location.hash);
+for (const kind of ["pointerdown", "wheel", "keydown"]) {
+  document.addEventListener(kind, () => { isTouched = true; }, { capture: true, passive: true });
+}
+new ResizeObserver(() => { if (!isTouched) fit(0.5); }).observe(svg);
 // net.html#layer1.0 leads to a layer or module; the browser writes it in its own way.
 const isLinked = (name) => name && new URL(`#${name}`, "file:///").hash === location.hash;
 const linked = location.hash
