@@ -205,8 +205,8 @@ def test_names_of_sizes_survive_a_checkpoint_and_older_ones_have_none(attention)
 def test_a_size_that_may_be_broadcast_gets_no_name():
     add = Layer("ELEMENTWISE", "add", {}, ("p", "q"), ("sum",), ("FLOAT",), ((-1,),))
 
-    def names(q, **known):
-        inputs = [TensorInfo("p", torch.float32, (-1,)), TensorInfo("q", torch.float32, (q,))]
+    def names(size, **known):
+        inputs = [TensorInfo("p", torch.float32, (-1,)), TensorInfo("q", torch.float32, (size,))]
         return name_sizes(inputs, [add], known)
 
     # Both are dynamic, so either may be 1: the sum's size is neither's.
