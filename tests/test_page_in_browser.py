@@ -225,6 +225,14 @@ def test_heat_colours_layers_and_modules(page: Page, blocks: Program) -> None:
     assert "compute" in legend.text
 
 
+@pytest.mark.parametrize("value", [0.0, float("nan"), -1.0])
+def test_heat_may_be_one_number(page: Page, blocks: Program, value: float) -> None:
+    page.open(blocks.to_html(heat={"mean": value, "stem/conv2d": value}))
+    colour = "rgb(90, 0, 30)" if value != value else "rgb(255, 247, 200)"
+    assert page.fill("mean") == colour
+    assert "Infinity" not in page.driver.find_element(By.ID, "legend").text
+
+
 def test_it_follows_dark_mode_and_the_button(page: Page, blocks: Program) -> None:
     def background() -> int:
         colour = page.js("return getComputedStyle(document.body).backgroundColor")

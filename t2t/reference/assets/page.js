@@ -7,7 +7,9 @@ const root = groups[0];
 const HEAD = 26, PAD = 14, GAP = 26, WIDEST = 260; // pixels
 const byId = (id) => document.getElementById(id);
 const svg = byId("picture"), view = byId("view"), details = byId("details");
-const state = { sizes: false, heat: Boolean(heat), selected: null, hits: [], current: -1, x: 0, y: 0, scale: 1 };
+const state = {
+  sizes: false, heat: Boolean(heat), selected: null, hits: [], current: -1, x: 0, y: 0, scale: 1,
+};
 const drawn = new Map(); // item to { element, x, y, width, height } in the picture's coordinates
 let drawnLines = [];
 
@@ -68,8 +70,8 @@ function cut(text, font) {
 }
 
 function countText(count) {
-  const [unit, size] = [[" G", 1e9], [" M", 1e6], [" k", 1e3]].find(([, n]) => count >= n) || ["", 1];
-  return size === 1 ? String(count) : (count / size).toPrecision(3) + unit;
+  const unit = [[" G", 1e9], [" M", 1e6], [" k", 1e3]].find(([, size]) => count >= size);
+  return unit ? (count / unit[1]).toPrecision(3) + unit[0] : String(count);
 }
 
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
@@ -84,10 +86,11 @@ function labelOf(item) {
     const count = parameters(item);
     lines.push(plural(layers(item), "layer") + (count ? ` · ${countText(count)} weights` : ""));
   } else {
-    lines.push([item.kind.toLowerCase().replaceAll("_", " "), item.brief].filter(Boolean).join(" "));
+    lines.push(`${item.kind.toLowerCase().replaceAll("_", " ")} ${item.brief}`.trim());
   }
   const value = state.heat ? heatOf(item) : undefined;
-  if (value !== undefined) lines.push(`${heat.label} ${item.isGroup ? "≤ " : ""}${numberText(value)}`);
+  const most = item.isGroup ? "≤ " : "";
+  if (value !== undefined) lines.push(`${heat.label} ${most}${numberText(value)}`);
   return {
     title: cut(title, "600 12px"),
     rest: item.called && item.called !== item.operator ? item.operator : "",
@@ -108,9 +111,10 @@ function sizeOf(item) {
 const values = boxes.map((box) => box.heat).filter((value) => value !== undefined).map(Number);
 const finite = values.filter(Number.isFinite);
 const positive = finite.filter((value) => value > 0);
-const low = Math.min(...finite), high = Math.max(...finite);
+const low = finite.length ? Math.min(...finite) : 0, high = finite.length ? Math.max(...finite) : 0;
+const leastPositive = Math.min(...positive);
 // Errors spread over powers of ten; times do not.
-const isLog = low >= 0 && positive.length > 0 && high > 100 * Math.min(...positive);
+const isLog = low >= 0 && high > 100 * leastPositive;
 const COLOURS = [[255, 247, 200], [254, 200, 90], [240, 120, 40], [190, 30, 40], [90, 0, 30]];
 
 // The largest value in an item; what is not a number is larger than any.
@@ -123,9 +127,9 @@ function heatOf(item) {
 
 function placeOnScale(value) {
   if (!Number.isFinite(value)) return value < 0 ? 0 : 1;
-  if (high === low) return 1;
+  if (high === low) return 0;
   if (!isLog) return (value - low) / (high - low);
-  const start = Math.log(Math.min(...positive));
+  const start = Math.log(leastPositive);
   return value > 0 ? (Math.log(value) - start) / (Math.log(high) - start) : 0;
 }
 
@@ -266,7 +270,8 @@ function arrange(group, members, nodes, lines, border) {
 function settle({ ins, outs, places, width }, lines) {
   for (const [side, inner, outer] of [[ins, "to", "from"], [outs, "from", "to"]]) {
     const wanted = [...side.keys()].map((tensor) => {
-      const own = lines.filter((line) => line.wires[0].tensor === tensor && !items.has(line[outer]));
+      const isOwn = (line) => line.wires[0].tensor === tensor && !items.has(line[outer]);
+      const own = lines.filter(isOwn);
       const ends = own.map((line) => {
         const item = items.get(line[inner]), at = places.get(item), { points } = line;
         if (points.length > 3) return points.at(inner === "to" ? 1 : -2).x;
@@ -399,7 +404,11 @@ function drawItem(item, parent, { x, y, width, height }, left, top) {
     make(name, "tspan", { style: "font-weight: 400" }, rest);
   }
   if (open) drawInside(item, element, left, top);
-  else lines.forEach((line, i) => make(element, "text", { class: "note", x: 10, y: 31 + 15 * i }, line));
+  else {
+    lines.forEach((line, i) => {
+      make(element, "text", { class: "note", x: 10, y: 31 + 15 * i }, line);
+    });
+  }
 }
 
 // A smooth line: it passes the middle between each two of dagre's points.
@@ -645,7 +654,8 @@ function showGroup(group) {
   ]);
   const hot = members.filter((box) => box.heat !== undefined);
   if (hot.length) {
-    const hottest = hot.find((box) => Object.is(Number(box.heat), heatOf({ isGroup: true, boxes: hot })));
+    const most = heatOf({ isGroup: true, boxes: hot });
+    const hottest = hot.find((box) => Object.is(Number(box.heat), most));
     const total = hot.reduce((sum, box) => sum + Number(box.heat), 0);
     addTable(heat.label, [
       ["largest", numberText(Number(hottest.heat)), hottest], ["total", numberText(total)],
@@ -669,7 +679,9 @@ function showLegend() {
     return span;
   };
   if (state.heat) {
-    const span = addTo(legend, "span", `${heat.label}${isLog ? " (log)" : ""}: ${numberText(isLog ? Math.min(...positive) : low)}`);
+    const start = isLog ? leastPositive : low;
+    const label = `${heat.label}${isLog ? " (log)" : ""}`;
+    const span = addTo(legend, "span", `${label}: ${numberText(start)}`);
     const scale = addTo(span, "i", "");
     scale.className = "scale";
     const stops = [0, 0.25, 0.5, 0.75, 1].map(colourAt);
@@ -703,7 +715,7 @@ svg.addEventListener("click", (event) => {
   if (drag && drag.moved) return;
   const element = event.target.closest("[data-id]");
   const item = element && items.get(element.dataset.id);
-  const head = event.target.classList.contains("head") || event.target.matches(".open > text, .open > path");
+  const head = event.target.matches(".head, .open > text, .open > path");
   if (!item || (isOpen(item) && !head)) select(null);
   else activate(item, head);
 });
@@ -756,9 +768,10 @@ byId("heat").onchange = (event) => {
   draw();
 };
 byId("theme").onclick = () => {
-  const dark = document.documentElement.dataset.theme === "dark"
-    || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  const { dataset } = document.documentElement;
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = dataset.theme || (isDark ? "dark" : "light");
+  dataset.theme = now === "dark" ? "light" : "dark";
 };
 
 const folded = boxes.filter((box) => box.folded).length;
