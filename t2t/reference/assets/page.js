@@ -261,13 +261,14 @@ function arrange(group, members, nodes, lines, border) {
   for (const item of members.filter(isOpen)) {
     if (crossings(item, lines, 1) > crossings(item, lines, -1)) mirror(item);
   }
-  settle(layout, lines);
+  settle(layout, lines, title);
   layout.lines = lines.map((line) => finishLine(line, layout));
   return layout;
 }
 
-// Let tensors cross the border of a group close to where they come from or go to inside it.
-function settle({ ins, outs, places, width }, lines) {
+// Let tensors cross the border of a group close to where they come from or go to inside it, and
+// not behind its title.
+function settle({ ins, outs, places, width }, lines, title) {
   for (const [side, inner, outer] of [[ins, "to", "from"], [outs, "from", "to"]]) {
     const wanted = [...side.keys()].map((tensor) => {
       const isOwn = (line) => line.wires[0].tensor === tensor && !items.has(line[outer]);
@@ -280,7 +281,8 @@ function settle({ ins, outs, places, width }, lines) {
       });
       return [tensor, ends.reduce((sum, x) => sum + x, 0) / ends.length];
     });
-    let free = 10;
+    const room = width - 10 - 12 * wanted.length;
+    let free = side === ins ? Math.max(10, Math.min(title - 6, room)) : 10;
     wanted.sort((a, b) => a[1] - b[1]).forEach(([tensor, x], i) => {
       const last = width - 10 - 12 * (wanted.length - 1 - i);
       side.set(tensor, Math.max(free, Math.min(x, last)));
