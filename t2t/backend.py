@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import threading
@@ -33,6 +34,7 @@ __all__ = [
     "is_installed",
     "is_rtx",
     "logger",
+    "muted",
     "name",
     "trt",
     "use",
@@ -134,8 +136,18 @@ def create_network(builder: Any) -> Any:
 
 
 # TensorRT keeps one logger a process and reports why a call failed only there. So there is one,
-# which keeps the last lines of each thread for our exceptions.
+# which hands its messages to Python's logging, and keeps the last errors of each thread for our
+# exceptions.
+_log = logging.getLogger("t2t.tensorrt")
+_LEVELS = {
+    "INTERNAL_ERROR": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARNING": logging.WARNING,
+    "INFO": logging.INFO,
+    "VERBOSE": logging.DEBUG,
+}
 _heard = threading.local()
+# What TensorRT-RTX logs as errors wherever there is no GPU.
 _NOISE = ("catchCudaError", "cudaError", "CUDA initialization failure")
 
 
@@ -149,14 +161,29 @@ def _lines() -> deque[str]:
 @functools.cache
 def _logger(backend: str) -> Any:
     module = _module(backend)
-    worst = (module.ILogger.Severity.INTERNAL_ERROR, module.ILogger.Severity.ERROR)
 
     class Logger(module.ILogger):  # type: ignore[name-defined, misc]
         def log(self, severity: Any, msg: str) -> None:
-            if severity in worst and not any(noise in msg for noise in _NOISE):
-                _lines().append(msg.strip())
+            level, text = _LEVELS.get(severity.name, logging.INFO), msg.strip()
+            expected = getattr(_heard, "muted", False) or any(noise in msg for noise in _NOISE)
+            if level >= logging.ERROR:
+                if expected:
+                    level = logging.DEBUG
+                else:
+                    _lines().append(text)
+            _log.log(level, text)
 
     return Logger()
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Expect errors inside a ``with`` block, in this thread: they are neither kept nor shown."""
+    before, _heard.muted = getattr(_heard, "muted", False), True
+    try:
+        yield
+    finally:
+        _heard.muted = before
 
 
 def logger() -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ from t2t.reference import capture
 
 __all__ = ["convert"]
 
+_log = logging.getLogger(__name__)
+
 
 def convert(
     module: Callable[..., Any],
@@ -29,10 +33,14 @@ def convert(
     fp16: bool = False,
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
+    float64_as_float32: bool = False,
     min_shapes: Any = None,
     opt_shapes: Any = None,
     max_shapes: Any = None,
     dynamic_shapes: Any = None,
+    max_batch_size: int | None = None,
+    shape_examples: Any = None,
+    profiles: Sequence[Mapping[str, Any]] | None = None,
     narrow_shapes: bool = False,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
@@ -62,12 +70,27 @@ def convert(
             float32; inputs and outputs keep their dtypes.
         bf16: likewise in bfloat16.
         fp32_modules: names of submodules kept in float32 (shell patterns).
-        min_shapes: smallest shape of each input, in order or by input name, for dynamic shapes.
+        float64_as_float32: compute in float32 what the model computes in float64, which TensorRT
+            does not have; without it that is refused. Constants are folded in float64 and rounded
+            once; what depends on the inputs has the digits and the range of float32.
+        min_shapes: smallest shape of each input, for dynamic shapes: in order, nested as the inputs
+            are, or by input name; an input that is left out is static.
         opt_shapes: the shapes to optimize for; by default the examples'.
         max_shapes: largest shape of each input.
-        dynamic_shapes: instead of these, ``{dim: torch.export.Dim}`` for each input.
-        narrow_shapes: shrink the declared ranges to where the model's decisions on sizes hold,
-            instead of raising GuardError.
+        dynamic_shapes: instead of these, ``{dim: size}`` for each input, where a size is a
+            torch.export.Dim, one derived from it (``32 * h``), Dim.AUTO, Dim.DYNAMIC or a pair
+            ``(low, high)``. One Dim in several places is one size. A Dim without a min starts at 1;
+            one without a max ends at four times the example's size, or 16.
+        max_batch_size: dimension 0 of every input is one batch size, from 1 to this; with or
+            without ``dynamic_shapes`` for other dimensions.
+        shape_examples: instead of declared shapes, an iterable of further inputs: each a tensor, a
+            tuple or list of positional arguments, or a dict of keyword arguments. The sizes that
+            occur make the ranges, the most frequent are optimized for, and a dimension that is the
+            same in several inputs in all examples is one size.
+        profiles: several sets ``{"min": shapes, "opt": shapes, "max": shapes}``, each tuned by
+            itself; a call's shapes must lie within one of them.
+        narrow_shapes: shrink the declared ranges to where the model's decisions on sizes hold, and
+            say so with a ShapeWarning, instead of raising GuardError.
         input_names: names of the network's inputs; by default the parameters' names.
         output_names: names of its outputs; by default "output", "output_0", or the dict keys.
         ignore_dropout: convert a module in training mode as if its dropout layers were in eval
@@ -96,7 +119,9 @@ def convert(
         ConversionError: an operator, an argument or a size cannot be converted; the text names it
             and the line.
         BuildError: TensorRT's builder refuses the network.
-        ShapeError: the declared shapes do not fit.
+        GuardError: the model decides on sizes in a way that does not hold for all declared ones;
+            the text says the condition, the line, and large ranges for which it holds.
+        ShapeError: the declared shapes do not fit the inputs or each other.
         BackendError: no TensorRT is installed (an ImportError).
     """
     given = locals()
@@ -107,26 +132,31 @@ def convert(
     check_options({name: given[name] for name in _OPTIONS})
     with use(backend):
         check_capabilities(compute_capabilities)
+        started = time.perf_counter()
         conversion = to_network(
             module,
             inputs,
             kwargs,
-            policy=_policy(fp16, bf16, fp32_modules),
+            policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
             min_shapes=min_shapes,
             opt_shapes=opt_shapes,
             max_shapes=max_shapes,
             dynamic_shapes=dynamic_shapes,
+            max_batch_size=max_batch_size,
+            shape_examples=shape_examples,
+            profiles=profiles,
             narrow_shapes=narrow_shapes,
             input_names=input_names,
             output_names=output_names,
             ignore_dropout=ignore_dropout,
         )
-        profile = conversion.profile()
         network = conversion.network
+        traced = time.perf_counter()
+        _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
         plan = build(
             network.raw,
             builder=conversion.builder,
-            profiles=[profile] if profile else [],
+            profiles=conversion.profiles(),
             workspace=workspace,
             optimization_level=optimization_level,
             tf32=tf32,
@@ -135,15 +165,17 @@ def convert(
             configure=configure,
             progress=progress,
         )
+        _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - traced)
         program = None
         if keep_program:
-            program = capture(network.raw, network.weights, conversion.sizes)
+            program = capture(network.raw, network.weights, network.sizes())
         return TRTModule(
             plan,
             conversion.signature,
             program,
-            precision="fp16" if fp16 else "bf16" if bf16 else "fp32",
+            precision=_computed_in(network.raw),
             compute_capabilities=built_for(compute_capabilities),
+            original=module,
         )
 
 
@@ -154,6 +186,22 @@ _OPTIONS = tuple(
 )
 
 
-def _policy(fp16: bool, bf16: bool, fp32_modules: Sequence[str]) -> Policy:
+# Layers that move or convert values; what type these have says nothing of the arithmetic.
+_MOVING = ("CAST", "CONSTANT", "IDENTITY", "SHUFFLE")
+
+
+def _computed_in(network: Any) -> str:
+    """Name the lowest type that a layer computes in, which a half model's own may be."""
+    found: set[str] = set()
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type.name not in _MOVING:
+            found.update(layer.get_output(i).dtype.name for i in range(layer.num_outputs))
+    return "fp16" if "HALF" in found else "bf16" if "BF16" in found else "fp32"
+
+
+def _policy(
+    fp16: bool, bf16: bool, fp32_modules: Sequence[str], float64_as_float32: bool
+) -> Policy:
     low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
-    return Policy(low, tuple(fp32_modules))
+    return Policy(low, tuple(fp32_modules), float64_as_float32)

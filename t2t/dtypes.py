@@ -27,6 +27,11 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """The floating types that TensorRT computes with."""
 
+FLOAT64 = (
+    "; use .float(), or let convert(..., float64_as_float32=True) compute it in float32, with the "
+    "digits and the range of that"
+)
+
 
 def is_supported(dtype: torch.dtype) -> bool:
     """Say whether TensorRT has this dtype."""
@@ -36,7 +41,7 @@ def is_supported(dtype: torch.dtype) -> bool:
 def to_trt(dtype: torch.dtype) -> Any:
     """Give TensorRT's data type; UnsupportedArgumentError where it has none (float64, complex)."""
     if dtype not in _NAMES:
-        hint = "; convert the model with .float()" if dtype == torch.float64 else ""
+        hint = FLOAT64 if dtype == torch.float64 else ""
         raise UnsupportedArgumentError(
             f"dtype={dtype}: TensorRT has no such type; supported: "
             + ", ".join(str(d).removeprefix("torch.") for d in _NAMES)

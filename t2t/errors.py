@@ -15,6 +15,8 @@
     ├── CheckpointError                   a checkpoint is damaged, foreign or too new
     └── VerificationError                 outputs differ by more than the tolerance
 
+ShapeWarning, a UserWarning, says what was decided about dynamic sizes.
+
 Conversion errors say which operator, which argument, which module and which line of the user's
 code, what is supported and what to do.
 """
@@ -33,6 +35,7 @@ __all__ = [
     "OptionError",
     "RegistrationError",
     "ShapeError",
+    "ShapeWarning",
     "T2TError",
     "UnsupportedArgumentError",
     "UnsupportedLayerError",
@@ -47,7 +50,13 @@ class T2TError(Exception):
 
 
 class ConversionError(T2TError):
-    """A module cannot be turned into a TensorRT network."""
+    """A module cannot be turned into a TensorRT network.
+
+    Attributes:
+        located: whether the text says already where in the model that is.
+    """
+
+    located = False
 
 
 class UnsupportedOperatorError(ConversionError):
@@ -88,6 +97,10 @@ class UnsupportedLayerError(T2TError):
 
 class ShapeError(T2TError, ValueError):
     """A tensor's shape, dtype or device is not what the network was built for."""
+
+
+class ShapeWarning(UserWarning):
+    """A conversion chose or changed the range of a dynamic size."""
 
 
 class CheckpointError(T2TError):

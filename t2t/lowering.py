@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 
 from t2t import backend
 from t2t.building import create_builder
 from t2t.dtypes import is_supported
-from t2t.errors import ConversionError, UnsupportedArgumentError
+from t2t.errors import ConversionError, ShapeWarning, UnsupportedArgumentError
 from t2t.io import (
-    InputShape,
+    Dimension,
     Parameters,
+    Profile,
     Signature,
     TensorSpec,
     arguments,
     classes_of,
-    declared_shapes,
     flatten,
     leaf_paths,
 )
@@ -31,7 +32,11 @@ from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
 from t2t.precision import Policy
-from t2t.shapes import expression, static_size
+from t2t.sizes import expression, static_size
+from t2t.sizes.declared import Declared, InputShape, declare
+from t2t.sizes.expressions import symbols_of
+from t2t.sizes.notation import text
+from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
@@ -41,6 +46,7 @@ __all__ = ["Conversion", "missing_operators", "to_network"]
 
 # Fills the registry.
 importlib.import_module("t2t.converters")
+importlib.import_module("t2t.formulas")
 
 
 @dataclass
@@ -52,23 +58,25 @@ class Conversion:
         builder: the builder that made it; the network lives no longer than this.
         signature: names, dtypes, shapes and structure of inputs and outputs.
         graph: the trace that it comes from.
-        sizes: what the sizes of tensors with dynamic dimensions are called, by network tensor:
-            "batch", "2*sequence".
     """
 
     network: Network
     builder: Any
     signature: Signature
     graph: Graph
-    sizes: Mapping[str, tuple[str, ...]]
 
-    def profile(self) -> dict[str, Any]:
-        """Give min, opt and max shape of every dynamic input, as the builder takes them."""
-        return {
-            spec.name: (spec.min_shape, spec.opt_shape, spec.max_shape)
-            for spec in self.signature.inputs
-            if spec.min_shape is not None
-        }
+    def profiles(self) -> list[dict[str, Any]]:
+        """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
+        inputs = self.signature.inputs
+        if all(spec.min_shape is None for spec in inputs):
+            return []
+        sets = self.signature.profiles or [
+            [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in inputs]
+        ]
+        return [
+            {s.name: three for s, three in zip(inputs, p, strict=True) if s.min_shape is not None}
+            for p in sets
+        ]
 
 
 def to_network(
@@ -81,6 +89,9 @@ def to_network(
     opt_shapes: Any = None,
     max_shapes: Any = None,
     dynamic_shapes: Any = None,
+    max_batch_size: int | None = None,
+    shape_examples: Any = None,
+    profiles: Sequence[Mapping[str, Any]] | None = None,
     narrow_shapes: bool = False,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
@@ -102,6 +113,9 @@ def to_network(
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
         dynamic_shapes=dynamic_shapes,
+        max_batch_size=max_batch_size,
+        shape_examples=shape_examples,
+        profiles=profiles,
     )
     traced = _trace(module, example, narrow_shapes, ignore_dropout)
     graph = traced.graph
@@ -114,20 +128,24 @@ def to_network(
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
-        TensorSpec(name, value.tensor.dtype, _plain(value.tensor))
-        for name, value in zip(wanted, values, strict=True)
+        _output_spec(name, value.tensor, graph) for name, value in zip(wanted, values, strict=True)
     )
+    notes = (*example.declared.notes, *graph.notes)
+    for note in notes:
+        warnings.warn(note, ShapeWarning, stacklevel=_depth())
     signature = Signature(
         traced.input_specs(),
         outputs,
         example.structure,
         structure,
-        example.tied(),
+        traced.dimensions(),
         example.parameters.positional,
         example.parameters.defaults,
         classes,
+        traced.profiles() if len(example.declared.profiles) > 1 else (),
+        notes,
     )
-    return Conversion(network, builder, signature, graph, traced.named_sizes(network))
+    return Conversion(network, builder, signature, graph)
 
 
 def missing_operators(
@@ -139,6 +157,9 @@ def missing_operators(
     opt_shapes: Any = None,
     max_shapes: Any = None,
     dynamic_shapes: Any = None,
+    max_batch_size: int | None = None,
+    shape_examples: Any = None,
+    profiles: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[str]:
     """List everything that keeps a module from being converted, in one run.
 
@@ -150,6 +171,9 @@ def missing_operators(
         opt_shapes: the shapes to optimize for.
         max_shapes: the largest shapes.
         dynamic_shapes: dynamic dimensions.
+        max_batch_size: the largest batch.
+        shape_examples: further inputs, whose sizes make the ranges.
+        profiles: several sets of shapes.
 
     Returns:
         One line for each operator call that cannot be converted and whose result is used, with the
@@ -168,6 +192,9 @@ def missing_operators(
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
         dynamic_shapes=dynamic_shapes,
+        max_batch_size=max_batch_size,
+        shape_examples=shape_examples,
+        profiles=profiles,
     )
     try:
         traced = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
@@ -190,7 +217,7 @@ class _Example:
     parameters: Parameters
     structure: Any
     names: list[str]
-    declared: list[InputShape]
+    declared: Declared
 
     @classmethod
     def of(
@@ -210,15 +237,16 @@ class _Example:
         if not tensors:
             raise ConversionError("the example inputs hold no tensor")
         names = _input_names(structure, parameters.positional, input_names)
-        declared = declared_shapes(names, tensors, **shapes)
+        declared = declare(structure, names, parameters.positional, tensors, **shapes)
         return cls(args, keywords, parameters, structure, names, declared)
 
-    def tied(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        places: dict[str, list[tuple[int, int]]] = {}
-        for index, shape in enumerate(self.declared):
-            for dim, dynamic in shape.dynamic.items():
-                places.setdefault(dynamic.name, []).append((index, dim))
-        return tuple(tuple(group) for group in places.values() if len(group) > 1)
+
+def _depth() -> int:
+    """Return how many frames of t2t stand between the caller and the user's code."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("t2t."):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 @dataclass
@@ -226,42 +254,56 @@ class _Traced:
     graph: Graph
     example: _Example
 
-    def input_specs(self) -> tuple[TensorSpec, ...]:
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Return the dynamic dimensions, with the ranges for which the trace holds."""
+        return tuple(dict.fromkeys(self.graph.dimensions.values()))
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return the shapes of all inputs in each profile, narrowed as the dimensions are."""
         return tuple(
-            _input_spec(name, value, shape, self._ranges())
-            for name, value, shape in zip(
-                self.example.names, self.graph.inputs, self.example.declared, strict=True
-            )
+            tuple(self._narrowed(index, shape) for index, shape in enumerate(profile))
+            for profile in self.example.declared.profiles
         )
 
-    def named_sizes(self, network: Network) -> dict[str, tuple[str, ...]]:
-        """Return the sizes of all tensors with dynamic dimensions, in the user's names."""
-        names = {
-            symbol: sympy.Symbol(self.example.declared[index].dynamic[dim].name)
-            for symbol, (index, dim) in self.graph.symbols.items()
-        }
-        return {
-            tensor.name: tuple(_size_text(expression(size).xreplace(names)) for size in value.shape)
-            for value, tensor in network.traced_tensors()
-            if any(static_size(size) is None for size in value.shape)
-        }
+    def _narrowed(self, index: int, shape: InputShape) -> tuple[Any, Any, Any]:
+        low, best, high = list(shape.min), list(shape.opt), list(shape.max)
+        for dimension in self.dimensions():
+            values = range(dimension.low, dimension.high + 1, dimension.step)
+            for place in dimension.places:
+                if place.input == index:
+                    d = place.dim
+                    fitting = [v for v in values if low[d] <= place.size(v) <= high[d]]
+                    nearest = min(fitting, key=lambda v: abs(place.size(v) - best[d]))
+                    low[d], high[d] = place.size(fitting[0]), place.size(fitting[-1])
+                    best[d] = place.size(nearest)
+        return tuple(low), tuple(best), tuple(high)
 
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        """Return the range of each dynamic dimension, narrowed perhaps, by its name."""
-        places = self.graph.symbols.items()
-        return {
-            self.example.declared[index].dynamic[dim].name: self.graph.ranges[symbol]
-            for symbol, (index, dim) in places
-        }
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        pairs = zip(self.example.names, self.graph.inputs, strict=True)
+        return tuple(
+            self._input_spec(index, name, value.tensor) for index, (name, value) in enumerate(pairs)
+        )
+
+    def _input_spec(self, index: int, name: str, x: torch.Tensor) -> TensorSpec:
+        shape = _plain(x)
+        if -1 not in shape:
+            return TensorSpec(name, x.dtype, shape)
+        shapes = [profile[index] for profile in self.profiles()]
+        low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
+        high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
+        names = [""] * len(shape)
+        for dimension in self.dimensions():
+            for place in dimension.places:
+                if place.input == index and dimension.named:
+                    names[place.dim] = place.text(dimension.name)
+        return TensorSpec(name, x.dtype, shape, low, shapes[0][1], high, tuple(names))
 
 
 def _trace(
     module: Callable[..., Any], example: _Example, narrow_shapes: bool, ignore_dropout: bool
 ) -> _Traced:
-    dimensions = [
-        {dim: (d.name, (d.low, d.high)) for dim, d in shape.dynamic.items()}
-        for shape in example.declared
-    ]
+    if narrow_shapes and len(example.declared.profiles) > 1:
+        raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
     def finish(output: Any, tracer: Any) -> tuple[list[Value], Any, Any]:
         leaves, form = flatten(output, share=True, name="output")
@@ -272,9 +314,11 @@ def _trace(
             module,
             example.args,
             example.kwargs,
-            dimensions,
             names=example.names,
+            dimensions=example.declared.dimensions,
+            boxes=example.declared.boxes(),
             narrow_shapes=narrow_shapes,
+            automatic=example.declared.automatic,
             finish=finish,
         )
         inputs = example.args, example.kwargs
@@ -282,12 +326,6 @@ def _trace(
         check_constants(module, inputs, _constants(graph))
         graph.kept.clear()
     return _Traced(graph, example)
-
-
-def _size_text(size: sympy.Expr) -> str:
-    """Write an expression without the doubled parentheses of torch's floor division."""
-    inner = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"
-    return re.sub(rf"\((\({inner}\))\)", r"\1", str(size))
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:
@@ -308,22 +346,22 @@ def _check_initialized(module: torch.nn.Module) -> None:
             )
 
 
-def _input_spec(
-    name: str, value: Value, shape: InputShape, ranges: Mapping[str, tuple[int, int]]
-) -> TensorSpec:
-    if not shape.dynamic:
-        return TensorSpec(name, value.tensor.dtype, _plain(value.tensor))
-    low, best, high = list(shape.min), list(shape.opt), list(shape.max)
-    for dim, dimension in shape.dynamic.items():
-        if dimension.name in ranges:
-            low[dim], high[dim] = least, most = ranges[dimension.name]
-            best[dim] = min(max(best[dim], least), most)
-    dynamic = tuple(-1 if a != b else a for a, b in zip(shape.min, shape.max, strict=True))
-    return TensorSpec(name, value.tensor.dtype, dynamic, tuple(low), tuple(best), tuple(high))
+def _output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
+    shape = _plain(x)
+    if -1 not in shape:
+        return TensorSpec(name, x.dtype, shape)
+    sizes = [expression(size) for size in x.shape]
+    low, high = zip(*(span(size, graph.boxes) for size in sizes), strict=True)
+    named = [all(graph.dimensions[s].named for s in symbols_of(size)) for size in sizes]
+    names = tuple(
+        text(size) if plain == -1 and is_named else ""
+        for size, plain, is_named in zip(sizes, shape, named, strict=True)
+    )
+    return TensorSpec(name, x.dtype, shape, low, None, high, names)
 
 
 def _plain(x: torch.Tensor) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else -1 for size in x.shape)
+    return tuple(-1 if (n := static_size(size)) is None else n for size in x.shape)
 
 
 def _flat_call(

@@ -186,11 +186,24 @@ _SIZES = (_or_none(_is_shapes), "a shape for each input, in a list or by the inp
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fp16": _FLAG,
     "bf16": _FLAG,
+    "float64_as_float32": _FLAG,
     "fp32_modules": (_is_names, 'a list of submodules\' names: ["encoder.layers.0", "head*"]'),
     "min_shapes": _SIZES,
     "opt_shapes": _SIZES,
     "max_shapes": _SIZES,
     "dynamic_shapes": (_or_none(_is_shapes), "{dim: torch.export.Dim(...)} for each input"),
+    "max_batch_size": (
+        _or_none(lambda value: _is_int(value) and value > 0),
+        "the largest batch, such as 8",
+    ),
+    "shape_examples": (
+        _or_none(lambda value: isinstance(value, Iterable) and not isinstance(value, str)),
+        "an iterable of further inputs",
+    ),
+    "profiles": (
+        _or_none(lambda value: _is_shapes(value) and not isinstance(value, Mapping)),
+        'a list of {"min": shapes, "opt": shapes, "max": shapes}',
+    ),
     "narrow_shapes": _FLAG,
     "input_names": (_or_none(_is_names), _NAMES[1]),
     "output_names": (_or_none(_is_names), _NAMES[1]),

@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -20,19 +20,23 @@ from t2t.errors import RegistrationError
 
 __all__ = [
     "Converter",
+    "Formula",
     "Precision",
     "converter",
+    "find_formula",
     "find_operator",
+    "formula",
     "function_converters",
     "resolve",
     "supported_operators",
     "unregister",
 ]
 
-Precision = Literal["follow", "compute", "sensitive"]
+Precision = Literal["follow", "compute", "small", "sensitive"]
 """How an operator behaves under ``fp16=True``: "compute" ones (matrix products, convolutions) run
-in half precision, "sensitive" ones (softmax, norms, exp) in float32, and "follow" ones in half
-precision where one of their inputs is half already."""
+in half precision, "sensitive" ones (softmax, norms, exp) in float32, and "follow" ones in what
+torch promotes their operands to: half and float32 to float32. "small" are products that gain
+nothing by half precision: they run in it, unless an operand is float32."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -43,7 +47,7 @@ class Converter:
 
     function: Callable[..., Any]
     names: tuple[str, ...]
-    precision: Precision
+    precision: Precision | Callable[..., Precision]
     meta: Callable[..., Any] | None
     signature: inspect.Signature
 
@@ -51,6 +55,64 @@ class Converter:
     def qualified_name(self) -> str:
         """Where the function stands: "t2t.converters.pooling.max_pool"."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    def precision_of(
+        self, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Precision:
+        """Return the precision of a call that gives ``output`` for these arguments."""
+        if callable(self.precision):
+            return self.precision(output, *args, **kwargs)
+        return self.precision
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What an operator computes, in terms of other functions of torch."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    precision: Precision
+
+    @property
+    def qualified_name(self) -> str:
+        """Where the function stands: "t2t.formulas.special.erfinv"."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+_formulas: dict[str, Formula] = {}
+
+
+def formula(*names: str, precision: Precision = "follow") -> Callable[[_F], _F]:
+    """Register the decorated function as what one or more operators compute.
+
+    It has the operator's own parameters and computes with torch. Where it returns
+    ``NotImplemented``, PyTorch's own decomposition is used if there is one.
+
+    Args:
+        names: operators, as "aten::hypot" or one overload, "aten::split.Tensor".
+        precision: how all that it calls behaves under ``fp16=True``; with "follow", as the parts
+            themselves do.
+
+    Raises:
+        RegistrationError: a name does not exist, or is taken.
+    """
+
+    def register(function: _F) -> _F:
+        entry = Formula(function, names, precision)
+        for name in names:
+            resolve(name)
+            if name in _formulas:
+                raise RegistrationError(f"{name} has a formula already")
+        _formulas.update(dict.fromkeys(names, entry))
+        return function
+
+    return register
+
+
+def find_formula(operator: torch._ops.OpOverload) -> Formula | None:
+    """Return the formula of an operator: of this overload, else of all its overloads."""
+    packet = operator._schema.name
+    return _formulas.get(f"{packet}.{operator._overloadname}") or _formulas.get(packet)
 
 
 # Name -> converter: t2t's own, and those of users, which win.
@@ -60,7 +122,7 @@ _users: dict[str, Converter] = {}
 
 def converter(
     *names: str,
-    precision: Precision = "follow",
+    precision: Precision | Callable[..., Precision] = "follow",
     meta: Callable[..., Any] | None = None,
     override: bool = False,
 ) -> Callable[[_F], _F]:
@@ -72,7 +134,8 @@ def converter(
     Args:
         names: what it converts, e.g. "torch.nn.functional.max_pool3d", "aten::add",
             "mypackage.Block.forward". Each name must exist. A module's class means its forward.
-        precision: how the operator behaves under ``fp16=True``; see `Precision`.
+        precision: how the operator behaves under ``fp16=True``; see `Precision`. Where that
+            depends on the call, a function of its fake output and the operator's own arguments.
         meta: computes the fake output from the operator's own arguments, for operators whose
             original is slow or fails on fake tensors. Without it the original runs on them.
             Where it gives ``NotImplemented``, a function is not converted as a whole: the operators
@@ -88,9 +151,9 @@ def converter(
         raise RegistrationError(
             'converter() takes the names of operators: @converter("torch.nn.functional.relu")'
         )
-    if precision not in ("follow", "compute", "sensitive"):
+    if not callable(precision) and precision not in get_args(Precision):
         raise RegistrationError(
-            f"precision={precision!r}: supported: 'follow', 'compute', 'sensitive'"
+            f"precision={precision!r}: supported: {', '.join(map(repr, get_args(Precision)))}"
         )
 
     def register(function: _F) -> _F:
@@ -146,8 +209,8 @@ def unregister(*names: str) -> None:
 
 
 def supported_operators() -> dict[str, str]:
-    """Give the name of every operator that has a converter, and where the converter stands."""
-    merged = {**_own, **_users}
+    """Return the name of every operator that has a converter or a formula, and where it stands."""
+    merged: dict[str, Converter | Formula] = {**_formulas, **_own, **_users}
     return {name: merged[name].qualified_name for name in sorted(merged)}
 
 

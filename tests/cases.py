@@ -119,11 +119,10 @@ def run_case(case: OpCase) -> Conversion | None:
         for result, wanted in zip(results, expected, strict=True):
             _assert_close(case, result, wanted)
     if case.build:
-        profile = conversion.profile()
         plan = build(
             conversion.network.raw,
             builder=conversion.builder,
-            profiles=[profile] if profile else [],
+            profiles=conversion.profiles(),
             progress=False,
         )
         assert plan
@@ -215,6 +214,7 @@ def operators_of(case: OpCase) -> set[str]:
     forms = {
         form
         for call in conversion.graph.calls
-        for form in (call.name, call.name.partition(".")[0], f"{call.name}.default")
+        for name in (call.name, *call.formulas)
+        for form in (name, name.partition(".")[0], f"{name}.default")
     }
     return forms & set(known)

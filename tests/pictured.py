@@ -18,7 +18,8 @@ def program_of(module: Callable[..., Any], inputs: list[torch.Tensor], **options
     if isinstance(module, nn.Module):
         module.eval()
     conversion = t2t.to_network(module, inputs, **options)
-    program = capture(conversion.network.raw, conversion.network.weights, conversion.sizes)
+    network = conversion.network
+    program = capture(network.raw, network.weights, network.sizes())
     # The weights are the module's own memory, which may end before the program.
     state = program.to_state()
     return Program.from_state(

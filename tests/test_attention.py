@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from t2t.lowering import to_network
 from t2t.precision import Policy
+from t2t.reference import capture
 from tests.cases import OpCase, ids, run_case
+
+# PyTorch's own encoder, in eval mode with a padding mask, uses them.
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
@@ -75,6 +82,30 @@ def causal_in_two_layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> t
     return F.scaled_dot_product_attention(y, k, v, is_causal=True)
 
 
+def encode(norm: nn.Module | None = None, **options: bool) -> Callable[..., torch.Tensor]:
+    """Return a function that runs an encoder with a padding mask, in eval mode."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, norm, **options).eval()
+    return lambda x, mask: encoder(x, src_key_padding_mask=mask)
+
+
+def behind(batch: int, length: int) -> Callable[..., torch.Tensor]:
+    """Draw a padding mask, True behind sequences of different lengths."""
+    return lambda g: torch.arange(length) >= torch.randint(1, length + 1, (batch, 1), generator=g)
+
+
+def within(batch: int, length: int) -> Callable[..., torch.Tensor]:
+    """Draw a padding mask that is True anywhere but at the first place."""
+    return lambda g: (
+        torch.cat([torch.zeros(batch, 1), torch.rand(batch, length - 1, generator=g)], 1)
+        .round()
+        .bool()
+    )
+
+
+ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+SQUARE = torch.zeros(6, 6, dtype=torch.bool)
+
 CASES = [
     # 4 constants; cast, maximum and comparison of the mask once; 6 layers for each attention.
     OpCase(
@@ -133,6 +164,22 @@ CASES = [
     OpCase(
         "transformer", nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), [(2, 5, 8)],
     ),
+    OpCase("encoder-padding", encode(), [(3, 6, 16), behind(3, 6)]),
+    OpCase("encoder-padding-norm", encode(norm=nn.LayerNorm(16)), [(3, 6, 16), behind(3, 6)]),
+    OpCase("encoder-padding-within", encode(), [(3, 6, 16), within(3, 6)]),
+    OpCase("encoder-padding-unchecked", encode(mask_check=False), [(3, 6, 16), behind(3, 6)]),
+    OpCase("encoder-padding-kept", encode(enable_nested_tensor=False), [(3, 6, 16), behind(3, 6)]),
+    OpCase(
+        "encoder-padding-added", lambda x, m: ENCODER(
+            x, src_key_padding_mask=torch.zeros(3, 6).masked_fill(m, -torch.inf)),
+        [(3, 6, 16), behind(3, 6)],
+    ),
+    OpCase(
+        "encoder-padding-dynamic", encode(), [(3, 6, 16), behind(3, 6)],
+        dynamic=[{0: ("n", 1, 4), 1: ("s", 2, 9)}, {0: ("n", 1, 4), 1: ("s", 2, 9)}],
+    ),
+    OpCase("encoder-mask-and-padding", lambda x, m: ENCODER(x, SQUARE, src_key_padding_mask=m),
+           [(3, 6, 16), behind(3, 6)]),
     OpCase("fp16", attention(is_causal=True), QKV, policy=FP16, **HALF),
     OpCase(
         "fp16-mask-least", masked, [*QKV, torch.full((3, 5), torch.finfo(torch.float32).min)],
@@ -143,6 +190,35 @@ CASES = [
         rtol=5e-3, atol=5e-3, reason="torch rounds other intermediate results to half than we do",
     ),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", [1.0, None])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_of_half_models_are_not_rounded(dtype: torch.dtype, scale: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 4, 33, 64, generator=generator).mul(2).to(dtype) for _ in range(3))
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), scale=scale)
+    conversion = to_network(attention(scale=scale), [q, k, v])
+    (got,) = capture(conversion.network.raw, conversion.network.weights).run([q, k, v]).values()
+    own = F.scaled_dot_product_attention(q, k, v, scale=scale)
+    errors = [float((x.double() - exact).norm() / exact.norm()) for x in (got, own)]
+    # What remains are the weights and the result in the half type, as torch has them.
+    assert errors[0] < 1.5 * errors[1]
+
+
+def test_an_encoder_gives_zeros_at_padded_places_as_in_eval_mode() -> None:
+    x, mask = torch.randn(2, 6, 16), torch.arange(6) >= torch.tensor([[4], [6]])
+    with torch.no_grad():
+        expected = ENCODER(x, src_key_padding_mask=mask)
+    assert not expected[mask].any()
+    assert not torch.equal(ENCODER(x, src_key_padding_mask=mask)[mask], expected[mask])
+    forward = nn.TransformerEncoder.forward
+    conversion = to_network(ENCODER, [x], {"src_key_padding_mask": mask})
+    program = capture(conversion.network.raw, conversion.network.weights)
+    (got,) = program.run([x, mask]).values()
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert nn.TransformerEncoder.forward is forward
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 @pytest.mark.parametrize("case", ids(CASES))

@@ -50,7 +50,16 @@ def channels_last_in_memory(generator: torch.Generator) -> torch.Tensor:
     return torch.randn((1, 6, 7, 4), generator=generator).permute(0, 3, 1, 2)
 
 
+KERNEL = torch.linspace(-1, 1, 4 * 3 * 3 * 3).reshape(4, 3, 3, 3)
+
 CASES = [
+    OpCase(
+        "switches-of-cudnn",
+        lambda x: torch._convolution(
+            x, KERNEL, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, False, True, True
+        ),
+        [(2, 3, 5, 6)],
+    ),
     OpCase("pruned", Pruned(), [(1, 3, 8, 8), (1, 10, 8, 8)]),
     OpCase(
         "conv-int", lambda x: F.conv2d(x, x), [torch.ones(1, 1, 3, 3, dtype=torch.int64)],

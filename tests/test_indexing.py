@@ -79,7 +79,6 @@ INDICES = [
     OpCase("negative", lambda x: x[:, [0, -1]], [(2, 3)]),
     OpCase("matrix", lambda x: x[:, torch.tensor([[0, 2], [1, 1]])], [(2, 3, 4)]),
     OpCase("int32", lambda x: x[torch.tensor([1, 0], dtype=torch.int32)], [(2, 3)]),
-    OpCase("out-of-bounds", lambda x: x[:, [0, 3]], [(2, 3)], raises="index 3 is out of bounds"),
     OpCase("two", lambda x: x[[0, 1, 1], [2, 0, -1]], [(2, 3, 4)]),
     OpCase("two-broadcast", lambda x: x[torch.tensor([[0], [1]]), torch.tensor([0, 2])], [(2, 3)]),
     OpCase("two-inner", lambda x: x[:, [0, 1, 1], [2, 0, -1]], [(2, 3, 4, 5)]),
@@ -303,10 +302,6 @@ SCATTERS = [
     OpCase(
         "scatter-mean-int", lambda x, i, y: x.scatter_reduce(0, i, y, "mean"),
         [integers(4, low=-9), integers(6, high=4), integers(6, low=-9)],
-    ),
-    OpCase(
-        "scatter-add-large", lambda x, i, y: x.scatter_add(0, i, y),
-        [(5000,), integers(5000, high=5000), (5000,)], raises="adds nothing up",
     ),
     OpCase("index-put", lambda x, y: x.index_put((torch.tensor([0, -1]),), y), [(3, 5), (2, 5)]),
     OpCase(

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from t2t.errors import CheckpointError, ConversionError, ShapeError
-from t2t.io import Signature, TensorSpec, flatten, leaf_paths, match, unflatten
+from t2t.io import (
+    Dimension,
+    Place,
+    Signature,
+    TensorSpec,
+    flatten,
+    leaf_paths,
+    match,
+    unflatten,
+)
 
 A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
 
@@ -186,8 +195,8 @@ OUT = TensorSpec("y", torch.float16, (-1, 5))
 
 def signature(**changes):
     structure = flatten(((A,), {"mask": B}))[1]
-    tied = (((0, 0), (1, 0)),)
-    fields = {"tied": tied, "parameters": ("x", "mask"), **changes}
+    batch = Dimension("batch", 1, 4, places=(Place(0, 0), Place(1, 0)))
+    fields = {"dimensions": (batch,), "parameters": ("x", "mask"), **changes}
     return Signature((X, MASK), (OUT,), structure, flatten({"y": A})[1], **fields)
 
 
@@ -254,9 +263,9 @@ def test_flat_signature():
     ("shapes", "words"),
     [
         ({"min_shape": (1,)}, "together"),
-        ({"min_shape": (1, 2), "max_shape": (2, 2)}, "1 dimensions"),
-        ({"min_shape": (3,), "max_shape": (2,)}, "3 <= 2 <= 2"),
-        ({"min_shape": (1,), "opt_shape": (5,), "max_shape": (2,)}, "1 <= 5 <= 2"),
+        ({"min_shape": (1, 2), "max_shape": (2, 2)}, "need 1 numbers"),
+        ({"min_shape": (3,), "max_shape": (2,)}, "they are 3, 2, 2"),
+        ({"min_shape": (1,), "opt_shape": (5,), "max_shape": (2,)}, "they are 1, 5, 2"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(shapes, words):
@@ -292,7 +301,9 @@ def damage(change):
         damage(lambda data: data.update(output_structure={"kind": "lambda"})),
         damage(lambda data: data.update(output_structure={"kind": "dict", "items": []})),
         damage(lambda data: data.update(input_structure={"kind": "tensor", "index": 0})),
-        damage(lambda data: data.update(tied=[[[0, 9]]])),
+        damage(lambda data: data["dimensions"][0]["places"][0].update(dim=9)),
+        damage(lambda data: data["dimensions"][0].update(low=9)),
+        damage(lambda data: data.update(profiles=[[]])),
     ],
 )
 def test_damaged_signatures_are_refused(text):

@@ -63,6 +63,7 @@ CUTS = [
     OpCase("hsplit", lambda x: x.hsplit(2), [(2, 4)]),
     OpCase("vsplit", lambda x: x.vsplit([1]), [(2, 4)]),
     OpCase("dsplit", lambda x: x.dsplit(2), [(2, 3, 4)]),
+    OpCase("unsafe-split-sizes", lambda x: torch.unsafe_split_with_sizes(x, [1, 3], 1), [(2, 4)]),
     OpCase("unsafe-split", lambda x: torch.unsafe_split(x, 2, 1), [(2, 4)]),
     OpCase("unsafe-chunk", lambda x: torch.unsafe_chunk(x, 2, 1), [(2, 4)]),
     OpCase("narrow", lambda x: x.narrow(1, 1, 2), [(2, 4)], layers=1),

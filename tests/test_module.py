@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import zlib
 from collections import OrderedDict
 
 import pytest
@@ -200,8 +201,9 @@ def test_a_checkpoint_is_the_plan_a_text_and_the_program(module):
     state = module.state_dict()
     assert state["engine"].dtype == torch.uint8
     assert state["engine"].data_ptr() == module.engine.plan.data_ptr()
-    assert json.loads(state["metadata"])["format"] == 1
-    assert all(key.startswith("program.") for key in set(state) - {"engine", "metadata"})
+    assert json.loads(state["metadata"])["format"] == 2
+    others = set(state) - {"engine", "metadata", "checksum"}
+    assert others == {"program.program", "program.weights.0"}
 
 
 @pytest.mark.usefixtures("quiet")
@@ -265,27 +267,92 @@ def flip(plan):
 
 
 def edit(**fields):
-    return change("metadata", lambda text: json.dumps({**json.loads(text), **fields}))
+    """Change the metadata and their checksum, as no accident does."""
+
+    def apply(state):
+        text = json.dumps({**json.loads(state["metadata"]), **fields})
+        state.update(metadata=text, checksum=f"{zlib.crc32(text.encode()):08x}")
+
+    return apply
+
+
+def other_program(change):
+    """Change the program and what is said of it, as no accident does."""
+
+    def apply(state):
+        program = json.loads(state["program.program"])
+        change(program, state)
+        state["program.program"] = text = json.dumps(program)
+        entries = json.loads(state["metadata"])["entries"]
+        entries["program.program"] = ["str", len(text), zlib.crc32(text.encode())]
+        weights = state["program.weights.0"]
+        entries["program.weights.0"] = [
+            str(weights.dtype).removeprefix("torch."),
+            weights.numel(),
+            zlib.crc32(weights.numpy().data),
+        ]
+        edit(entries=entries)(state)
+
+    return apply
+
+
+def half_of_the_weights(program, state):
+    state["program.weights.0"] = state["program.weights.0"][:54].clone()
 
 
 DAMAGE = {
-    "bit": (change("engine", flip), "CRC-32"),
-    "cut": (change("engine", lambda plan: plan[:-1]), "bytes"),
-    "empty engine": (change("engine", lambda plan: plan[:0]), "empty"),
-    "no engine": (lambda state: state.pop("engine"), "no tensor"),
-    "engine dtype": (change("engine", lambda plan: plan.float()), "uint8"),
-    "engine type": (change("engine", bytes), "no tensor"),
+    "bit": (change("engine", flip), r"'engine' is uint8 of \d+ \(checksum"),
+    "cut": (change("engine", lambda plan: plan[:-1]), "'engine' is uint8 of"),
+    "empty engine": (change("engine", lambda plan: plan[:0]), "'engine' is uint8"),
+    "no engine": (lambda state: state.pop("engine"), "'engine' is missing"),
+    "engine dtype": (change("engine", lambda plan: plan.float()), "'engine' is float32"),
+    "engine type": (change("engine", bytes), "'engine' is bytes"),
     "no metadata": (lambda state: state.pop("metadata"), "no checkpoint of a converted module"),
     "metadata type": (change("metadata", len), "no checkpoint"),
     "metadata cut": (change("metadata", lambda text: text[:-9]), "damaged"),
     "metadata other": (change("metadata", lambda _: "[1]"), "damaged"),
     "newer": (edit(format=99, writer="t2t 9.0"), r"format 99, written by t2t 9.0.*update"),
     "format": (edit(format="a"), "damaged"),
+    "checksum": (change("checksum", lambda text: text[::-1]), "checksum differs"),
+    "no checksum": (lambda state: state.pop("checksum"), "checksum differs"),
+    "metadata bit": (change("metadata", lambda text: text.replace("scale", "scald")), "checksum"),
     "signature": (edit(signature={}), "signature"),
     "details": (edit(details=3), "damaged"),
-    "plan": (edit(plan={}), "damaged"),
+    "dtype": (edit(details={"parameter_dtype": "nn"}), "parameter_dtype"),
+    "entries": (edit(entries={"engine": 3}), "damaged"),
     "program gone": (lambda state: state.pop("program.program"), "program"),
     "program cut": (change("program.program", lambda text: text[:-9]), "program"),
+    "weights gone": (lambda state: state.pop("program.weights.0"), "weights.0' is missing"),
+    "weights cut": (change("program.weights.0", lambda w: w[:54]), "float32 of 54"),
+    "weights bit": (change("program.weights.0", lambda w: w + 1), "checksum"),
+    "weights dtype": (change("program.weights.0", torch.Tensor.double), "float64"),
+    "weights on meta": (change("program.weights.0", lambda w: w.to("meta")), "weights.0' is"),
+    "sparse": (change("program.weights.0", torch.Tensor.to_sparse), "weights.0' is"),
+    "half of the weights": (other_program(half_of_the_weights), "54 elements are no kernel"),
+    "unknown kind": (
+        other_program(lambda p, _: p["layers"][0].update(kind="MAGIC")),
+        "MAGIC, which the reference executor does not know",
+    ),
+    "unknown type": (
+        other_program(lambda p, _: p["layers"][0].update(types=["FLOAT128"])),
+        "FLOAT128",
+    ),
+    "loose end": (
+        other_program(lambda p, _: p["layers"][1].update(inputs=["nowhere"])),
+        "reads 'nowhere', which no layer makes",
+    ),
+    "no output": (
+        other_program(lambda p, _: p.update(outputs=[["z", "float32", [-1, 4, 6, 6]]])),
+        "reads 'z'",
+    ),
+    "another shape": (
+        other_program(lambda p, _: p["inputs"][0].__setitem__(2, [-1, 3, 9, 9])),
+        "the program has",
+    ),
+    "a place outside": (
+        other_program(lambda p, _: p.update(places={"0": [1 << 40, "float32", [108], [0]]})),
+        "of .* bytes",
+    ),
 }
 
 
@@ -315,12 +382,10 @@ def test_damage_in_a_part_of_a_larger_module(module, key):
 
 def test_a_program_of_another_module(module, parts):
     other = Signature.flat([TensorSpec("other", torch.float32, (1,))], [Y])
-    state = TRTModule(parts[0], other).state_dict()
-    mixed = {**module.state_dict(), "engine": state["engine"]}
-    data = json.loads(state["metadata"])
-    mixed["metadata"] = json.dumps({**data, "program": True})
+    state = dict(module.state_dict())
+    edit(signature=other.to_data())(state)
     with pytest.raises(CheckpointError, match="the program has"):
-        TRTModule().load_state_dict(mixed)
+        TRTModule().load_state_dict(state)
 
 
 def test_foreign_checkpoints():
@@ -363,9 +428,9 @@ def test_save_engine(module, parts, tmp_path):
 def test_repr(module):
     text = repr(module)
     for line in (
-        "inputs: x: float32 (1..4, 3, 8, 8)",
-        "outputs: y: float32 (?, 4, 6, 6)",
-        f"MB, fp16, by tensorrt_rtx {backend.version()} for compute capability 8.0, 8.9",
+        "takes x: float32 (1..4, 3, 8, 8)",
+        "returns y: float32 (?, 4, 6, 6)",
+        f"MB, fp16, tensorrt_rtx {backend.version()}, for compute capability 8.0, 8.9",
         "program: 2 layers",
     ):
         assert line in text

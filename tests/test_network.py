@@ -1,9 +1,8 @@
-"""The network under construction: names, sharing, casts, checks, sizes."""
+"""The network under construction: names, sharing, casts, checks."""
 
 from __future__ import annotations
 
 import pytest
-import sympy
 import torch
 
 from t2t import backend
@@ -13,7 +12,6 @@ from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.network import Network, Operation
 from t2t.precision import Policy
 from t2t.reference import capture
-from t2t.shapes import NumpyArithmetic, counterexample, evaluate
 
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
 
@@ -144,18 +142,6 @@ def test_outputs_are_marked_once_each_and_inputs_pass_through_an_identity() -> N
 # -- precision ----------------------------------------------------------------------------------
 
 
-def test_policy_computes_low_where_asked_and_keeps_named_modules() -> None:
-    policy = Policy(torch.float16, fp32_modules=("head", "layer*.norm"))
-    f32, f16 = torch.float32, torch.float16
-    assert policy.compute_dtype("compute", "body", [f32]) == {f32: f16}
-    assert policy.compute_dtype("compute", "head.0", [f32]) == {}
-    assert policy.compute_dtype("compute", "layer3.norm", [f32]) == {}
-    assert policy.compute_dtype("follow", "body", [f32]) == {}
-    assert policy.compute_dtype("follow", "body", [f32, f16]) == {f32: f16}
-    assert policy.compute_dtype("sensitive", "body", [f16])[f16] == f32
-    assert Policy().compute_dtype("compute", "body", [f32]) == {}
-
-
 def test_outputs_keep_their_dtype_under_fp16() -> None:
     made = Made(Policy(torch.float16))
     operation = Operation("mm", output=torch.empty(2, 3, 3))
@@ -165,48 +151,3 @@ def test_outputs_keep_their_dtype_under_fp16() -> None:
         made.net.finish(product, operation.output)
     out = made.net.mark_output(operation.output, "y")
     assert out.dtype == trt.DataType.FLOAT
-
-
-# -- sizes ----------------------------------------------------------------------------------------
-
-n, m = (sympy.Symbol(name, integer=True, positive=True) for name in ("n", "m"))
-
-
-def test_expressions_of_sizes_are_emitted_as_integers() -> None:
-    from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod
-
-    expressions = [
-        n + 2 * m - 3, n * m, n**2 * m, FloorDiv(n, 2), Mod(n, 3), Max(n, m), Min(n, 5),
-        FloorDiv(n - 1, 2) + Mod(8 - Mod(m, 8), 8), CeilToInt(IntTrueDiv(n, 2)),
-    ]  # fmt: skip
-    for expression in expressions:
-        builder = create_builder()
-        net = Network(backend.create_network(builder))
-        tensor = net.raw.add_input("x", trt.float32, (-1, 4, -1))
-        net.bind_symbol(n, tensor, 0)
-        net.bind_symbol(m, tensor, 2)
-        result = net._emit(expression)
-        net.raw.mark_output(result)
-        program = capture(net.raw)
-        for sizes in ((2, 4, 7), (5, 4, 3), (1, 4, 1)):
-            (got,) = program.run([torch.zeros(sizes)]).values()
-            wanted = evaluate(expression, {n: sizes[0], m: sizes[2]}, NumpyArithmetic)
-            assert got.tolist() == [int(wanted)], f"{expression} for {sizes}"
-
-
-def test_each_expression_is_emitted_once() -> None:
-    builder = create_builder()
-    net = Network(backend.create_network(builder))
-    net.bind_symbol(n, net.raw.add_input("x", trt.float32, (-1,)), 0)
-    assert net._emit(n * 2 + 1) is net._emit(2 * n + 1)
-    layers = net.raw.num_layers
-    net._emit(n * 2)
-    assert net.raw.num_layers == layers
-
-
-def test_guards_are_proved_by_trying_all_sizes() -> None:
-    assert counterexample(sympy.Ge(n, 1), {n: (1, 100)}) is None
-    assert counterexample(sympy.Ne(n, m), {n: (1, 4), m: (5, 9)}) is None
-    assert counterexample(sympy.Ne(n, m), {n: (1, 5), m: (5, 9)}) == {n: 5, m: 5}
-    with pytest.raises(ConversionError, match="cannot be proved"):
-        counterexample(sympy.Ne(n, m), {n: (1, 5000), m: (1, 5000)})

@@ -133,10 +133,18 @@ BATCH = [
     ),
 ]  # fmt: skip
 
+ONE_ELEMENT: Any = {
+    "atol": 5e-5,
+    "reason": "torch rounds x * scale + shift, with a scale of 1 / sqrt(eps), at x instead of at 0",
+}
+
 INSTANCE = [
     OpCase("instance-1d", nn.InstanceNorm1d(3), [(2, 3, 7)], layers=3),
     OpCase("instance-2d", filled(nn.InstanceNorm2d(3, affine=True)), [IMAGE], layers=3),
     OpCase("instance-3d", filled(nn.InstanceNorm3d(3, affine=True)), [(2, 3, 2, 4, 3)], layers=3),
+    OpCase("instance-square", filled(nn.InstanceNorm2d(16, affine=True)), [(1, 16, 4, 4)]),
+    OpCase("instance-square-1d", filled(nn.InstanceNorm1d(8, affine=True)), [(2, 8, 8)]),
+    OpCase("instance-square-3d", filled(nn.InstanceNorm3d(8, affine=True)), [(2, 8, 2, 2, 2)]),
     OpCase("instance-unbatched", nn.InstanceNorm2d(3), [(3, 4, 5)]),
     OpCase("instance-eps", nn.InstanceNorm2d(3, eps=0.5), [IMAGE]),
     OpCase(
@@ -155,6 +163,20 @@ INSTANCE = [
         dynamic=[{0: (1, 4), 2: (1, 9), 3: (1, 9)}], shapes=[(3, 3, 7, 2)], layers=3,
     ),
     OpCase("instance-captured", lambda x: INSTANCE_CAPTURED(x, weight=WEIGHT), [IMAGE]),
+    *(
+        OpCase(
+            f"instance-torch-dynamic-{name}",
+            lambda x, w=weight, b=bias, m=mean, v=var: torch.instance_norm(
+                x, w, b, m, v, m is None, 0.1, 1e-5, False
+            ),
+            [IMAGE], dynamic=[{0: (1, 4), 2: (2, 9)}], shapes=[(3, 3, 7, 5)],
+        )
+        for name, weight, bias, mean, var in (
+            ("affine", WEIGHT, BIAS, None, None),
+            ("plain", None, None, None, None),
+            ("running", WEIGHT, BIAS, MEAN, VAR),
+        )
+    ),
     OpCase("instance-half", nn.InstanceNorm2d(3), [uniform(*IMAGE, dtype=torch.half)]),
     OpCase(
         "instance-updating",
@@ -167,6 +189,14 @@ GROUP = [
     OpCase("group-no-affine", nn.GroupNorm(2, 6, affine=False), [(2, 6, 4, 5)], layers=3),
     OpCase("group-one", filled(nn.GroupNorm(1, 6)), [(2, 6, 4, 5)]),
     OpCase("group-each", filled(nn.GroupNorm(6, 6)), [(2, 6, 4, 5)], layers=3),
+    OpCase("group-each-square", filled(nn.GroupNorm(4, 4)), [(2, 4, 2, 2)]),
+    OpCase("group-each-one", filled(nn.GroupNorm(8, 8)), [(2, 8, 1, 1)], **ONE_ELEMENT),
+    OpCase("group-each-one-2d", filled(nn.GroupNorm(8, 8)), [(2, 8)], **ONE_ELEMENT),
+    OpCase("group-each-one-3d", nn.GroupNorm(8, 8, affine=False), [(2, 8, 1)], **ONE_ELEMENT),
+    OpCase("group-each-one-half", filled(nn.GroupNorm(8, 8)).half(),
+           [uniform(2, 8, 1, 1, dtype=torch.half)]),
+    OpCase("group-each-one-dynamic", filled(nn.GroupNorm(8, 8)), [(3, 8, 1, 1)],
+           dynamic=[{0: (2, 4)}], shapes=[(2, 8, 1, 1)], **ONE_ELEMENT),
     OpCase("group-3d", filled(nn.GroupNorm(2, 6)), [(2, 6, 4)]),
     OpCase("group-5d", filled(nn.GroupNorm(3, 6)), [(2, 6, 4, 2, 3)]),
     OpCase("group-2d", filled(nn.GroupNorm(2, 6)), [(4, 6)]),

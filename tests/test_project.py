@@ -1,9 +1,13 @@
 """Rules of the project that no tool checks: who imports whom, sizes, words, versions."""
 
 import ast
+import email
+import email.message
 import re
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +17,21 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "t2t"
 # Each part may import itself and the parts before it.
 ORDER = (
+    "version",
     "errors",
     "isolation",
     "examples",
     "backend",
     "dtypes",
+    "files",
     "options",
     "io",
-    "shapes",
+    "recording",
+    "sizes",
     "registry",
     "precision",
     "network",
+    "formulas",
     "converters",
     "plugins",
     "tracing",
@@ -39,7 +47,6 @@ ORDER = (
 # The executor judges converters, so it knows nothing of them.
 REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes")
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-LONGEST_FILE = 500  # lines; the aim is 300
 
 
 def part(path: Path) -> str:
@@ -116,15 +123,6 @@ def test_every_module_lists_its_names(path: Path) -> None:
             assert len(names) == len(set(names))
 
 
-def test_files_stay_short() -> None:
-    long = {str(p.relative_to(ROOT)): n for p in SOURCES if (n := _lines(p)) > LONGEST_FILE}
-    assert not long, "split by topic"
-
-
-def _lines(path: Path) -> int:
-    return len(path.read_text(encoding="utf-8").splitlines())
-
-
 def test_no_star_imports_and_no_absolute_paths() -> None:
     # Brackets keep this file from finding itself.
     words = re.compile(
@@ -143,9 +141,91 @@ def test_no_star_imports_and_no_absolute_paths() -> None:
 
 
 def test_changelog_speaks_of_this_version() -> None:
-    [version] = re.findall(r'version="(\S+)"', _text("setup.py"))
     headings = re.findall(r"^## \[(\S+)\]", _text("CHANGELOG.md"), re.MULTILINE)
-    assert headings[0] == version, "the first entry of CHANGELOG.md is of another version"
+    assert headings[0] == t2t.__version__, "the first entry of CHANGELOG.md is of another version"
+
+
+def setup_argument(name: str) -> Any:
+    """Read a literal argument of setup() in setup.py."""
+    for node in ast.walk(ast.parse(_text("setup.py"))):
+        if isinstance(node, ast.keyword) and node.arg == name:
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"setup.py has no {name}")
+
+
+def test_what_is_imported_is_declared() -> None:
+    """TensorRT is no requirement: it comes with an extra, and backend.py finds it."""
+    packages = {name.split(".")[0] for path in SOURCES for name in imported(path)}
+    packages -= {"t2t", *sys.stdlib_module_names}
+    declared = {re.split(r"[<>=!~\[ ]", entry)[0] for entry in setup_argument("install_requires")}
+    assert packages == declared
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory: pytest.TempPathFactory) -> email.message.Message:
+    """What a package index shows."""
+    folder = tmp_path_factory.mktemp("metadata")
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    text = (folder / "t2t.egg-info" / "PKG-INFO").read_text(encoding="utf-8")
+    return email.message_from_string(text)
+
+
+def test_the_version_stands_in_one_place(metadata: email.message.Message) -> None:
+    assert metadata["Version"] == t2t.__version__
+    found = [path for path in SOURCES if f'"{t2t.__version__}"' in path.read_text("utf-8")]
+    assert [path.name for path in found] == ["version.py"]
+
+
+def test_the_metadata_are_complete(metadata: email.message.Message) -> None:
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Summary"]
+    assert metadata["Author"] == "The t2t contributors"
+    classifiers = metadata.get_all("Classifier", [])
+    assert "Typing :: Typed" in classifiers
+    assert any(name.startswith("Programming Language :: Python :: 3.1") for name in classifiers)
+    # The licence expression takes the classifier's place.
+    assert not any(name.startswith("License ::") for name in classifiers)
+
+
+def test_the_index_page_has_no_links_to_files(metadata: email.message.Message) -> None:
+    page = str(metadata.get_payload())
+    assert page.lstrip().startswith("# t2t")
+    targets = re.findall(r"\]\(([^)]+)\)", page)
+    assert not [target for target in targets if not target.startswith(("https://", "#"))]
+    assert "CONTRIBUTING.md" in page, "only the link goes, not its text"
+
+
+def test_lazy_names_are_those_that_type_checkers_see() -> None:
+    tree = ast.parse(_text("t2t/__init__.py"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert {name: home for name, home in seen.items() if home != "t2t"} == t2t._HOMES
+    assert set(seen) == set(t2t.__all__)
+
+
+def test_importing_t2t_is_quick() -> None:
+    """It adds less than half a second to importing torch: the best of a few runs."""
+    code = (
+        "import time, torch; start = time.process_time(); import t2t; t2t.TRTModule; t2t.converter;"
+        "print(time.process_time() - start)"
+    )
+    command = [sys.executable, "-c", code]
+    times = [float(subprocess.check_output(command, text=True)) for _ in range(3)]
+    assert min(times) < 0.5
+
+
+def test_a_service_imports_no_sympy_and_no_rich() -> None:
+    code = (
+        "import sys, t2t; t2t.load; t2t.TRTModule(); t2t.converter; t2t.record; "
+        "sys.exit(bool({'sympy', 'rich', 'onnx', 'torch._dynamo'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -51,6 +51,14 @@ def reduced(name: str, *, several: bool = True, dtypes: bool = True) -> list[OpC
     return rows
 
 
+MATRIX: dict[str, Any] = {"dynamic": [{0: (1, 4), 1: (2, 9)}], "shapes": [(3, 7)]}
+
+
+def with_nan(generator: torch.Generator) -> torch.Tensor:
+    x = torch.randint(-3, 3, (4, 6), generator=generator).float()
+    return torch.where(torch.rand(4, 6, generator=generator) < 0.2, torch.nan, x)
+
+
 SUMS = [
     *reduced("sum"),
     OpCase("sum-none", torch.sum, [(2, 3)], {"dim": None, "keepdim": True}),
@@ -185,16 +193,40 @@ ORDER = [
     OpCase("topk-dynamic", lambda x: tuple(x.topk(2, 2)), [(2, 3, 4)], **DYNAMIC),
     OpCase("topk-of-dynamic", lambda x: tuple(x.topk(2, 1)), [(2, 3, 4)],
            dynamic=[{1: (2, 9)}], shapes=[(2, 7, 4)]),
-    OpCase("topk-many", lambda x: x.topk(3841), [(5000,)], raises="1 to 3840"),
+    OpCase("topk-many", lambda x: x.topk(3841), [(5000,)]),
     OpCase("topk-k-dynamic", lambda x: x.topk(x.shape[0])[0], [(3, 9)], dynamic=[{0: (1, 8)}],
-           raises="k="),
+           shapes=[(5, 9)]),
+    OpCase("topk-half-of-dynamic", lambda x: x.topk(x.shape[1] // 2, 1), [(2, 5)], **MATRIX),
     OpCase("sort", lambda x: tuple(torch.sort(x)), [(3, 5)]),
     OpCase("sort-descending", lambda x: tuple(x.sort(0, descending=True)), [(5, 3)]),
     OpCase("sort-int", lambda x: x.sort()[0], [INTS]),
-    OpCase("sort-stable", lambda x: x.sort(stable=True)[0], [(3, 5)], raises="stable=True"),
-    OpCase("sort-many", lambda x: x.sort()[0], [(2, 4000)], raises="1 to 3840"),
-    OpCase("sort-dynamic", lambda x: x.sort(1)[0], [(2, 3, 4)], dynamic=[{1: (1, 9)}],
-           raises="size of dim 1"),
+    *(
+        OpCase(f"sort-stable-{name}-{down}", torch.sort, [given],
+               {"stable": True, "dim": dim, "descending": down})
+        for down in (False, True)
+        for name, given, dim in (
+            ("nan", with_nan, 1), ("int", integers(4, 6, high=3), -1),
+            ("bool", integers(4, 6, high=2, dtype=torch.bool), 0),
+            ("int8", integers(4, 6, low=-3, high=3, dtype=torch.int8), 0),
+        )
+    ),
+    OpCase("sort-stable-0d", lambda x: torch.sort(x, stable=True), [()]),
+    OpCase("argsort-stable-dynamic", torch.argsort, [integers(2, 5, high=3)],
+           {"stable": True, "descending": True}, **MATRIX),
+    OpCase("sort-many", lambda x: x.sort(), [(5000,)]),
+    OpCase("sort-too-many", lambda x: x.sort()[0], [(50000,)], raises="50000 elements"),
+    OpCase("sort-dynamic", lambda x: x.sort(1), [(2, 5)], **MATRIX),
+    OpCase("sort-vector-dynamic", lambda x: x.sort(descending=True), [(5,)],
+           dynamic=[{0: (1, 9)}], shapes=[(7,)]),
+    OpCase("median-dynamic", lambda x: x.median(1)[0], [(2, 5)], **MATRIX),
+    OpCase("median-all-dynamic", lambda x: x.median(), [(2, 5)], **MATRIX),
+    OpCase("median-many", lambda x: x.median(0), [(5000, 1)]),
+    OpCase("median-many-keepdim", lambda x: x.median(0, keepdim=True), [(5000, 1)]),
+    OpCase("median-all-many", lambda x: x.median(), [integers(100, 50)]),
+    OpCase("median-many-nan", lambda x: x.median(0),
+           [lambda g: torch.rand(5000, generator=g).where(torch.arange(5000) != 7, torch.nan)]),
+    OpCase("kthvalue-many", lambda x: x.kthvalue(4500), [(5000,)]),
+    OpCase("kthvalue-dynamic", lambda x: x.kthvalue(2, 1)[0], [(2, 5)], **MATRIX),
     OpCase("argsort", torch.argsort, [(3, 5)], {"dim": 1, "descending": True}),
     OpCase("msort", torch.msort, [(5, 3)]),
     OpCase("kthvalue", lambda x: tuple(x.kthvalue(2, 1)), [(3, 5)]),
@@ -223,7 +255,21 @@ RUNNING = [
     OpCase("cumprod-dynamic", torch.cumprod, [(2, 7)], {"dim": 1}, dynamic=[{0: (1, 8)}],
            shapes=[(4, 7)]),
     OpCase("cumprod-of-dynamic", torch.cumprod, [(2, 7)], {"dim": 1}, dynamic=[{1: (1, 8)}],
-           raises="size of dim 1"),
+           shapes=[(2, 5)]),
+    OpCase("cumprod-half", torch.cumprod, [uniform(5, 3, dtype=torch.half)], {"dim": 0}),
+    OpCase("cumprod-bool", torch.cumprod, [integers(5, 3, high=2, dtype=torch.bool)], {"dim": 0}),
+    *(
+        OpCase(f"{name}-{kind}", getattr(torch, name), [given], {"dim": 1}, **more)
+        for name in ("cummax", "cummin")
+        for kind, given, more in (
+            ("nan", with_nan, {}),
+            ("dynamic", (2, 5), MATRIX),
+            ("bool", integers(3, 5, high=2, dtype=torch.bool), {}),
+            ("int8", integers(3, 5, low=-9, dtype=torch.int8), {}),
+            ("uint8", integers(3, 5, dtype=torch.uint8), {}),
+        )
+    ),
+    OpCase("cummax-0d", torch.cummax, [()], {"dim": 0}),
     OpCase("cummax", lambda x: tuple(torch.cummax(x, 1)), [integers(4, 9, high=5)]),
     OpCase("cummax-float", lambda x: tuple(x.cummax(0)), [(7, 3)]),
     OpCase("cummin", lambda x: tuple(torch.cummin(x, -1)), [integers(4, 9, high=5)]),

@@ -149,7 +149,7 @@ SMOOTH = [
     OpCase("antialias-dynamic-batch", resized("bilinear", size=(3, 4), antialias=True),
            [(1, 2, 8, 9)], dynamic=[{0: (1, 4)}], shapes=[(3, 2, 8, 9)], **ROUNDED),
     OpCase("antialias-dynamic", resized("bilinear", size=(3, 4), antialias=True),
-           [(1, 2, 8, 9)], dynamic=BOTH, raises="input size"),
+           [(1, 2, 8, 9)], dynamic=BOTH, shapes=[(2, 2, 5, 19)], **ROUNDED),
     OpCase(
         "bilinear-dynamic", resized("bilinear", scale_factor=2), [IMAGE], dynamic=BOTH,
         shapes=OTHER, **ROUNDED,
@@ -160,7 +160,39 @@ SMOOTH = [
     ),
     OpCase(
         "bilinear-dynamic-odd", resized("bilinear", scale_factor=0.7), [IMAGE], dynamic=BOTH,
-        raises="scale_factor",
+        shapes=OTHER, **ROUNDED,
+    ),
+    *(
+        OpCase(
+            f"{mode}-{scale}-{which}", resized(mode, scale_factor=scale), [shape],
+            dynamic=[dims], shapes=[other], **ROUNDED,
+        )
+        for mode, shape in (
+            ("linear", (2, 3, 7)), ("bilinear", (2, 3, 5, 7)), ("bicubic", (2, 3, 5, 7)),
+            ("trilinear", (2, 3, 4, 5, 6)), ("nearest", (2, 3, 5, 7)),
+            ("nearest-exact", (2, 3, 5, 7)),
+        )
+        for scale in (1.7, 0.6)
+        for which, dims, other in (
+            ("batch", {0: (1, 4)}, (3, *shape[1:])),
+            ("width", {0: (1, 4), len(shape) - 1: (4, 12)}, (3, *shape[1:-1], 11)),
+        )
+    ),
+    OpCase(
+        "area-batch", resized("area", scale_factor=1.7), [(2, 3, 5, 7)], dynamic=[{0: (1, 4)}],
+        shapes=[(3, 3, 5, 7)],
+    ),
+    OpCase(
+        "corners-batch", resized("bilinear", scale_factor=1.7, align_corners=True),
+        [(2, 3, 5, 7)], dynamic=[{0: (1, 4)}], shapes=[(3, 3, 5, 7)], **ROUNDED,
+    ),
+    OpCase(
+        "antialias-batch", resized("bilinear", scale_factor=0.6, antialias=True), [(2, 3, 5, 7)],
+        dynamic=[{0: (1, 4)}], shapes=[(3, 3, 5, 7)], **ROUNDED,
+    ),
+    OpCase(
+        "upsample-batch", torch.nn.Upsample(scale_factor=1.7, mode="bilinear"), [(2, 3, 5, 7)],
+        dynamic=[{0: (1, 4)}], shapes=[(3, 3, 5, 7)], **ROUNDED,
     ),
     OpCase(
         "bilinear-like-another",

@@ -71,10 +71,19 @@ FORMULAS = [
     OpCase("masked-scatter-row", lambda x, s: x.masked_scatter(x[:1] > 0, s), [(3, 5), (4, 5)]),
     OpCase("logcumsumexp", lambda x: (x * 30).logcumsumexp(1), [(3, 7)]),
     OpCase("logcumsumexp-falling", lambda x: torch.logcumsumexp(x, 0), [FALLING]),
-    OpCase("logcumsumexp-long", lambda x: x.logcumsumexp(0), [(5000,)], raises="no converter"),
+    OpCase("logcumsumexp-long", lambda x: x.logcumsumexp(0), [(5000,)]),
+    OpCase("logcumsumexp-dynamic", lambda x: (x * 30).logcumsumexp(1), [(2, 5)],
+           dynamic=[{0: (1, 4), 1: (2, 9)}], shapes=[(3, 7)]),
     OpCase("bilinear", nn.Bilinear(3, 4, 5), [(2, 3), (2, 4)]),
     OpCase("bilinear-vectors", lambda x, y: F.bilinear(x, y, torch.ones(5, 3, 4)), [(3,), (4,)]),
     OpCase("bilinear-batches", nn.Bilinear(3, 4, 5, bias=False), [(6, 2, 3), (6, 2, 4)]),
+    OpCase(
+        "trilinear",
+        lambda x, y: torch._trilinear(
+            x, torch.ones(5, 3, 4), y, [1, 3], [0], [1, 2], [2, 3]
+        ),
+        [(2, 3), (2, 4)],
+    ),
     OpCase("renorm", lambda x: x.renorm(2, 0, 1.0), [(3, 7)]),
     OpCase("renorm-half", lambda x: x.renorm(1, -1, 1.0), [uniform(3, 7, dtype=torch.float16)]),
     *[

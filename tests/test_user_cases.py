@@ -223,7 +223,7 @@ def test_ten_threads_each_get_their_own_answer() -> None:
 
 
 def test_fp16_gives_half_layers() -> None:
-    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)
     conversion = to_network(model, [x], policy=Policy(torch.float16))
     program = capture(conversion.network.raw, conversion.network.weights)
     kinds = {layer.kind: layer for layer in program.layers}

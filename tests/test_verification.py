@@ -1,16 +1,22 @@
 """verify: what it measures, what it notices, and that it leaves everything as it was."""
 
 import copy
+import json
 import math
 import re
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
+import t2t
 from t2t.errors import EngineError, VerificationError
+from t2t.runtime import Execution
 from t2t.verification import Report, verify
+from tests.engines import Info, StandInEngine
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -253,7 +259,132 @@ def test_raises_only_if_asked_and_wrong():
 
 def test_printed():
     text = str(report(lambda x: {"a[0]": x}, lambda x: {"a[0]": x * (1 + 1e-6)}))
-    assert "same on 2 inputs: max_rel_error" in text
+    assert text.splitlines()[1].startswith("max_rel_error 9.5")
     assert "output['a[0]']" in text
     assert "float32" in text
-    assert "(3, 4)" in text
+    assert "3x4" in text
+
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * 2
+
+
+@pytest.fixture(scope="module")
+def converted():
+    return t2t.convert(Scaled(), [X])
+
+
+@pytest.fixture
+def on_engine(monkeypatch, converted):
+    """Let the engine run as if the CPU were a GPU that can."""
+    info = Info("x", torch.float32, tuple(X.shape))
+    output = Info("output", torch.float32, tuple(X.shape))
+    stand_in = StandInEngine([info], [output], converted.program.run)
+    execution = Execution(stand_in, torch.device("cpu"))
+    monkeypatch.setattr("t2t.runtime.Engine.load", lambda _self, _device: execution)
+
+
+quiet = pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
+
+
+@quiet
+def test_the_first_line_says_what_ran(converted):
+    result = verify(Scaled(), converted, [X])
+    [place] = result.ran_on
+    assert place.executor == "reference executor"
+    lines = str(result).splitlines()
+    assert lines[0].startswith(
+        "same on 2 inputs, run by the reference executor (PyTorch) on cpu, network of tensorrt_rtx"
+    )
+    assert lines[1].startswith("no engine ran: an engine runs on CUDA tensors")
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.usefixtures("on_engine")
+def test_the_first_line_says_that_the_engine_ran(converted):
+    result = verify(Scaled(), converted, [X], require_engine=True)
+    assert result.ok
+    assert result.ran_on[0].is_engine
+    first = str(result).splitlines()[0]
+    assert re.match(r"same on 2 inputs, run by the engine of tensorrt_rtx [\d.]+ on cpu$", first)
+    assert "no engine ran" not in str(result)
+    assert not converted.require_engine
+
+
+@quiet
+def test_the_parts_of_a_larger_module_say_where_they_ran(converted):
+    class Larger(nn.Module):
+        def __init__(self, part):
+            super().__init__()
+            self.part, self.unused = part, copy.deepcopy(part)
+
+        def forward(self, x):
+            return self.part(x) + 1
+
+    result = verify(Larger(Scaled()), Larger(converted), [X])
+    assert [place.executor for place in result.ran_on] == ["reference executor"]
+
+
+def test_what_is_no_converted_module_ran_nowhere():
+    result = report(torch.relu, torch.relu)
+    assert result.ran_on == ()
+    assert str(result).startswith("same on 2 inputs, no module of t2t was run")
+
+
+@quiet
+def test_an_earlier_run_is_not_taken_for_this_one(converted):
+    converted(X)
+    result = verify(lambda x: x, converted, [X[:2]])
+    assert result.problem
+    assert result.ran_on == ()
+
+
+def test_the_engine_can_be_required(converted, monkeypatch):
+    with pytest.raises(EngineError, match="forbidden by require_engine"):
+        verify(Scaled(), converted, [X], require_engine=True)
+    assert not converted.require_engine
+    monkeypatch.setenv("T2T_REQUIRE_ENGINE", "1")
+    with pytest.raises(EngineError, match="T2T_REQUIRE_ENGINE"):
+        verify(Scaled(), converted, [X])
+
+
+@quiet
+def test_as_json_and_html(converted):
+    result = verify(lambda x: torch.tanh(x) * 2.01, converted, [X])
+    data = json.loads(result.to_json())
+    assert data["ok"] is False
+    assert data["ran_on"][0]["executor"] == "reference executor"
+    assert data["ran_on"][0]["device"] == "cpu"
+    assert data["outputs"][0]["dtype"] == "float32"
+    assert data["max_rel_error"] == pytest.approx(result.max_rel_error)
+    page = result._repr_html_()
+    for words in ("DIFFERENT", "reference executor", "<th>output</th>", "font-weight:bold"):
+        assert words in page
+    failed = json.loads(report(torch.relu, fail).to_json())
+    assert failed["max_rel_error"] is None
+    assert "no GPU here" in failed["problem"]
+
+
+NOTEBOOK = """
+from IPython.testing.globalipapp import start_ipython
+import builtins, sys
+shell = start_ipython()
+builtins.get_ipython = lambda: shell
+type(shell).__name__ = "ZMQInteractiveShell"
+import torch, t2t
+from t2t.errors import VerificationError
+from t2t.verification import verify
+text = str(verify(torch.relu, torch.relu, [torch.ones(2)]))
+assert text.startswith("same on 2 inputs"), repr(text)
+try:
+    verify(torch.relu, torch.neg, [torch.ones(2)], raise_on_error=True)
+except VerificationError as error:
+    assert "DIFFERENT" in str(error), repr(str(error))
+"""
+
+
+def test_reports_are_text_in_a_notebook_too():
+    command = [sys.executable, "-c", NOTEBOOK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

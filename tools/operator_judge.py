@@ -204,12 +204,11 @@ def _difference(got: torch.Tensor, wanted: torch.Tensor, loose: bool = False) ->
 
 def build_it(conversion: Conversion) -> tuple[str, str]:
     """Let the real builder make an engine: "ok" or "BUILD", and why."""
-    profile = conversion.profile()
     try:
         build(
             conversion.network.raw,
             builder=conversion.builder,
-            profiles=[profile] if profile else [],
+            profiles=conversion.profiles(),
             progress=False,
         )
     except BuildError as error:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from t2t import registry, supported_operators
+from t2t import registry
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 HEAD = """# Operators
@@ -19,38 +21,47 @@ HEAD = """# Operators
 Written by `python tools/operators.py` from the registry; do not edit.
 
 Torch functions are converted as they are called; every other call arrives as an ATen operator.
-In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. An operator that is
-not listed is decomposed by PyTorch's own formulas into ones that are; only what remains is
-unsupported, and `t2t.missing_operators(model, inputs)` lists that.
+In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. The last part lists
+operators that t2t computes by other ones, with a formula. An operator that is not listed is
+decomposed by PyTorch's own formulas into ones that are; only what remains is unsupported, and
+`t2t.missing_operators(model, inputs)` lists that.
 
-"fp16" says what `fp16=True` makes of an operator: *half* computes in half precision, *fp32* stays
-in float32, *follows* is half where an input is half already.
+"fp16" says what `fp16=True` makes of an operator: *half* computes in half precision (products of
+fewer than eight columns follow), *fp32* stays in float32, *follows* promotes as torch does: half
+and float32 give float32. The README says more.
 """
 PRECISION = {"compute": "half", "sensitive": "fp32", "follow": "follows"}
 
 
 def page() -> str:
     """Give the text of the page."""
-    families: dict[str, list[str]] = defaultdict(list)
-    seen = set()
-    for name in supported_operators():
-        entry = registry._own[name]
-        if entry.function in seen:
-            continue
-        seen.add(entry.function)
-        names = ", ".join(f"`{n}`" for n in sorted(n for n in registry._own if _is(n, entry)))
-        doc = (inspect.getdoc(entry.function) or "").partition("\n")[0].replace("|", "\\|")
-        family = entry.function.__module__.rpartition(".")[2]
-        families[family].append(f"| {names} | {PRECISION[entry.precision]} | {doc} |")
-    parts = [HEAD]
-    for family, rows in sorted(families.items()):
-        table = ["| operators | fp16 | conversion |", "|---|---|---|", *sorted(rows)]
-        parts.append("\n".join([f"## {family}", "", *table]) + "\n")
+    parts = [HEAD, *_tables(registry._own, "")]
+    parts += _tables(registry._formulas, "formulas: ")
     return "\n".join(parts)
 
 
-def _is(name: str, entry: registry.Converter) -> bool:
-    return registry._own[name].function is entry.function
+def _tables(entries: Mapping[str, Any], prefix: str) -> list[str]:
+    families: dict[str, list[str]] = defaultdict(list)
+    seen = set()
+    for entry in entries.values():
+        if entry.function in seen:
+            continue
+        seen.add(entry.function)
+        same = sorted(n for n, other in entries.items() if other.function is entry.function)
+        names = ", ".join(f"`{n}`" for n in same)
+        doc = (inspect.getdoc(entry.function) or "").partition("\n")[0].replace("|", "\\|")
+        family = entry.function.__module__.rpartition(".")[2]
+        families[family].append(f"| {names} | {_precision(entry)} | {doc} |")
+    parts = []
+    for family, rows in sorted(families.items()):
+        table = ["| operators | fp16 | conversion |", "|---|---|---|", *sorted(rows)]
+        parts.append("\n".join([f"## {prefix}{family}", "", *table]) + "\n")
+    return parts
+
+
+def _precision(entry: Any) -> str:
+    # Where it depends on the call, that is on the size of a product.
+    return PRECISION["compute" if callable(entry.precision) else entry.precision]
 
 
 def main() -> int:

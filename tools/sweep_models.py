@@ -23,7 +23,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from zoo import other_models, timm_models, torchvision_models, transformers_models
+from zoo import (
+    other_models,
+    timm_models,
+    torchvision_models,
+    transformers_models,
+    ultralytics_models,
+)
 from zoo.case import Case, Inputs
 from zoo.page import TARGET, Result, write
 from zoo.weights import vary
@@ -46,7 +52,13 @@ TOLERANCE, HALF_TOLERANCE = 1e-4, 2e-2
 
 def all_cases() -> Iterator[Case]:
     """Give every case."""
-    for package in (torchvision_models, timm_models, transformers_models, other_models):
+    for package in (
+        torchvision_models,
+        timm_models,
+        transformers_models,
+        ultralytics_models,
+        other_models,
+    ):
         yield from package.cases()
 
 
@@ -112,9 +124,7 @@ def _convert(
     del program
     gc.collect()
     start = time.perf_counter()
-    profile = conversion.profile()
-    profiles = [profile] if profile else []
-    build(raw, builder=conversion.builder, profiles=profiles, progress=False)
+    build(raw, builder=conversion.builder, profiles=conversion.profiles(), progress=False)
     result.built = time.perf_counter() - start
     if result.result == "ok" and not changes(expected):
         result.result = "weak: the outputs hardly depend on the inputs"

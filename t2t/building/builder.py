@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from t2t import backend
 from t2t.backend import trt
 from t2t.building.progress import interruptible, monitor, shown
 from t2t.errors import BuildError
+from t2t.files import written_whole
+from t2t.io import range_problem
 
 __all__ = ["Profile", "Range", "build", "built_for", "check_capabilities", "create_builder"]
 
@@ -188,36 +189,13 @@ def _add_profile(config: Any, profile: Any, network: Any, ranges: Profile, index
                 raise BuildError(f"profile {index}: input {name!r} {shape} needs a range")
             continue
         low, best, high = (tuple(int(size) for size in part) for part in ranges[name])
-        _check_range(f"profile {index}, input {name!r}", None if values else shape, low, best, high)
+        wanted = (-1,) * len(best) if values else shape
+        problem = range_problem(wanted, low, best, high, values=values)
+        if problem:
+            raise BuildError(f"profile {index}, input {name!r}: {problem}")
         (profile.set_shape_input if values else profile.set_shape)(name, low, best, high)
     if config.add_optimization_profile(profile) < 0:
         raise BuildError(f"profile {index}: {backend.error_text()}")
-
-
-def _check_range(
-    where: str,
-    shape: tuple[int, ...] | None,
-    low: tuple[int, ...],
-    best: tuple[int, ...],
-    high: tuple[int, ...],
-) -> None:
-    rank = len(best) if shape is None else len(shape)
-    if not len(low) == len(best) == len(high) == rank:
-        raise BuildError(f"{where}: min {low}, opt {best} and max {high} need {rank} numbers each")
-    if shape is not None and min(low, default=0) < 0:
-        raise BuildError(f"{where}: min {low} has a negative size")
-    for dim in range(rank):
-        if not low[dim] <= best[dim] <= high[dim]:
-            raise BuildError(
-                f"{where}: dimension {dim} needs min <= opt <= max, but they are "
-                f"{low[dim]}, {best[dim]}, {high[dim]}"
-            )
-        size = -1 if shape is None else shape[dim]
-        if size != -1 and not low[dim] == high[dim] == size:
-            raise BuildError(
-                f"{where}: dimension {dim} is {size} in the network, "
-                f"so it cannot be {low[dim]} to {high[dim]}"
-            )
 
 
 def _explain(network: Any, said: str) -> str:
@@ -256,7 +234,6 @@ def _read_timings(config: Any, path: Path) -> None:
 
 
 def _write_timings(config: Any, path: Path) -> None:
-    # Whole or not at all: another process may be reading it.
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    # Another process may be reading it.
+    with written_whole(path) as file:
         file.write(bytes(config.get_timing_cache().serialize()))
-    Path(file.name).replace(path)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 
+from t2t.registry import supported_operators
+
+__all__ = ["FAMILIES", "supported_operators"]
+
 # Importing a family registers its converters.
 FAMILIES = (
     "activation",

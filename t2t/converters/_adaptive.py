@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import sympy
 import torch
 
 from t2t.converters._arguments import static_number
 from t2t.converters._spatial import batched, restored
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
-from t2t.shapes import expression, static_size
+from t2t.sizes import static_size, times
 
 __all__ = ["adaptive"]
 
@@ -63,8 +62,7 @@ def adaptive(
 
 def _ratio(size: Any, count: Any) -> int:
     """Give the size of all windows, or 1 where they differ or are not known."""
-    quotient = expression(size) / expression(count)
-    return int(quotient) if isinstance(quotient, sympy.Integer) else 1
+    return times(size, count) or 1
 
 
 def _equal_windows(

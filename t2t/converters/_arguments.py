@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from t2t.errors import UnsupportedArgumentError
-from t2t.shapes import static_size
+from t2t.sizes import example_size, is_symbolic, static_size
 
-__all__ = ["dims", "ntuple", "positive_dim", "static_sizes"]
+__all__ = ["agree", "dims", "ntuple", "positive_dim", "require_broadcast", "static_sizes"]
 
 
 def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
@@ -38,11 +38,36 @@ def static_sizes(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(static_number("shape", size) for size in x.shape)
 
 
+def agree(*pairs: tuple[Any, Any]) -> bool:
+    """Say whether the two sizes of each pair are equal; dynamic ones are required to be."""
+    for size, wanted in pairs:
+        if is_symbolic(size) or is_symbolic(wanted):
+            torch._check(size == wanted, lambda: f"a size is {size}, but must be {wanted}")  # noqa: B023
+        elif size != wanted:
+            return False
+    return True
+
+
+def require_broadcast(x: torch.Tensor, sizes: Sequence[Any]) -> None:
+    """Require that a tensor, where it has dynamic sizes, can be broadcast to others."""
+    for size, wanted in zip(reversed(x.shape), reversed(sizes), strict=False):
+        if static_size(size) != 1:
+            # As the example does it: repeated where it is 1 there and the other is not.
+            agree((size, 1 if example_size(size) == 1 != example_size(wanted) else wanted))
+
+
 def positive_dim(dim: int, rank: int) -> int:
-    """Give a dimension, counted from the end if negative, as an index from the front."""
+    """Return a dimension, counted from the end if negative, as an index from the front.
+
+    Raises:
+        IndexError: there is none of this number, in torch's words.
+    """
     extent = max(rank, 1)
     if not -extent <= dim < extent:
-        raise UnsupportedArgumentError(f"dim={dim}: the tensor has {rank} dimensions")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-extent}, {extent - 1}], "
+            f"but got {dim})"
+        )
     return dim % extent
 
 

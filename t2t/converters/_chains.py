@@ -16,7 +16,7 @@ from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
 from t2t.network.tensors import MAX_RANK
 from t2t.registry import Converter
-from t2t.shapes import has_symbol, static_size
+from t2t.sizes import has_symbol, static_size
 
 __all__ = ["CHAIN", "Step", "step_of"]
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from t2t.converters._arguments import static_number
+from t2t.converters._arguments import agree
 from t2t.network import Network, NetworkTensor
+from t2t.sizes import static_size
 
-__all__ = ["affine", "like", "normalized", "normalized_by"]
+__all__ = ["affine", "agrees", "like", "normalized", "normalized_by"]
 
 HALF_MAX = torch.finfo(torch.float16).max
 
@@ -23,6 +24,13 @@ def like(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
     if torch.is_autocast_enabled(input.device.type):
         return NotImplemented
     return torch.empty_like(input)
+
+
+def agrees(input: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
+    """Return whether each parameter has one number for each channel; else torch is to say so."""
+    return input.ndim > 1 and all(
+        x is None or (x.ndim == 1 and agree((x.shape[0], input.shape[1]))) for x in parameters
+    )
 
 
 def normalized_by(
@@ -100,11 +108,32 @@ def normalized(
     eps: float,
 ) -> NetworkTensor:
     """Normalize by mean and variance over some axes, then scale and shift each channel."""
-    channels = static_number("channels", input.shape[1])
+    channels = static_size(input.shape[1])
+    if channels is None:
+        return affine(net, _standardized(net, input, axes, eps), weight, bias)
     scale = torch.ones(channels) if weight is None else weight
     shift = torch.zeros(channels) if bias is None else bias
     factor, offset = (_channel_operand(net, x, input.ndim) for x in (scale, shift))
+    if all(static_size(input.shape[axis]) == 1 for axis in axes):
+        # Nothing differs from its mean; TensorRT-RTX does not build a normalization of one element.
+        x = net.tensor(input)
+        return net.add_elementwise(net.add_elementwise(x, x, "SUB"), offset, "SUM")
     return net.add_normalization(input, factor, offset, axes, eps)
+
+
+def _standardized(
+    net: Network, input: torch.Tensor, axes: Sequence[int], eps: float
+) -> NetworkTensor:
+    """Normalize by mean and variance over some axes, where the number of channels is dynamic.
+
+    As of torch.instance_norm, which lets the channels of all samples be those of one.
+    """
+    x = net.tensor(input)
+    centred = net.add_elementwise(x, net.add_reduce(x, "AVG", axes, keep_dims=True), "SUB")
+    square = net.add_elementwise(centred, centred, "PROD")
+    variance = net.add_reduce(square, "AVG", axes, keep_dims=True)
+    widened = net.add_elementwise(variance, net.tensor(eps, input.dtype, input.ndim), "SUM")
+    return net.add_elementwise(centred, net.add_unary(widened, "SQRT"), "DIV")
 
 
 def affine(

@@ -8,16 +8,48 @@ import torch
 
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
+from t2t.registry import Precision
+from t2t.sizes import static_size
 
-__all__ = ["binary", "choose", "filled", "is_negative", "narrowed", "truth", "working_dtype"]
+__all__ = [
+    "binary",
+    "choose",
+    "filled",
+    "is_less",
+    "is_negative",
+    "narrowed",
+    "operand",
+    "product_precision",
+    "rounded",
+    "truth",
+    "working_dtype",
+]
 
 _BYTES = (torch.int8, torch.uint8)
 _WRAPPING = ("SUM", "SUB", "PROD")
+_TILE = 8  # the least size of a matrix that NVIDIA's tensor cores multiply in half
+
+
+def product_precision(columns: Any = _TILE, terms: Any = _TILE) -> Precision:
+    """Return the precision of a matrix product, which tensor cores may be too large for.
+
+    Args:
+        columns: how many columns the result has.
+        terms: of how many terms each of its elements is the sum.
+    """
+    return "small" if is_less(columns, _TILE) or is_less(terms, _TILE) else "compute"
+
+
+def is_less(size: Any, limit: int) -> bool:
+    """Say whether a size, perhaps symbolic, is known to be less than a number."""
+    known = static_size(size)
+    return known is not None and known < limit
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
-    return torch.int32 if dtype == torch.bool or dtype in _BYTES else dtype
+    """Return the dtype to compute ``dtype`` in: TensorRT has no arithmetic on bool and bytes."""
+    # int16 is what int8 and uint8 are compared in.
+    return torch.int32 if dtype in (torch.bool, torch.int16, *_BYTES) else dtype
 
 
 def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
@@ -34,6 +66,30 @@ def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTenso
     return net.cast(x, net.compute_dtype(dtype))
 
 
+def operand(net: Network, x: TensorLike, dtype: torch.dtype) -> TensorLike:
+    """Return an operand as torch takes it into the type that it computes in.
+
+    A number or a tensor without dimensions does not widen the type: what does not fit into it
+    keeps its low bits, or becomes infinite.
+    """
+    if isinstance(x, bool | int) and not dtype.is_floating_point and dtype != torch.bool:
+        return int(torch.tensor(x).to(dtype))
+    if not isinstance(x, torch.Tensor) or x.dtype == dtype:
+        return x
+    if not net.is_traced(x):
+        return x.to(dtype)
+    if dtype in _BYTES and x.dtype in (torch.int32, torch.int64):
+        return narrowed(net, net.tensor(x), dtype)
+    return x
+
+
+def rounded(x: TensorLike, dtype: torch.dtype) -> TensorLike:
+    """Return a number as it is in a half type, to compare with; anything else as it is."""
+    if isinstance(x, int | float) and dtype in (torch.float16, torch.bfloat16):
+        return float(torch.tensor(float(x), dtype=torch.float64).to(dtype))
+    return x
+
+
 def binary(
     net: Network, op: str, a: TensorLike, b: TensorLike, dtype: torch.dtype | None = None
 ) -> NetworkTensor:
@@ -48,25 +104,28 @@ def binary(
     """
     wanted = dtype or net.output.dtype
     working = working_dtype(wanted)
-    if net.compute_dtype(working) == torch.float16 and (_leaves_half(a) or _leaves_half(b)):
-        result = net.add_elementwise(_wide(net, a, working), _wide(net, b, working), op)
-        return net.cast(result, torch.float16)
+    a, b = (operand(net, x, wanted) for x in (a, b))
+    low = net.compute_dtype(working)
+    if low in (torch.float16, torch.bfloat16) and any(_is_wider(net, x, low) for x in (a, b)):
+        # As torch's half kernels, which compute in float32 inside.
+        with net.precision("sensitive"):
+            result = net.add_elementwise(a, b, op, dtype=working)
+        # What is half only under ``fp16=True`` is rounded where it is read as half.
+        return result if wanted == torch.float32 else net.cast(result, low)
     result = net.add_elementwise(_in(net, a, working), _in(net, b, working), op, dtype=working)
     if op in _WRAPPING:
         return narrowed(net, result, wanted)
     return net.cast(result, net.compute_dtype(wanted))
 
 
-def _leaves_half(x: TensorLike) -> bool:
-    """Say whether a number loses its digits, or all of itself, in half precision."""
-    return isinstance(x, int | float) and x != 0 and not 2**-14 <= abs(x) <= 65504
-
-
-def _wide(net: Network, x: TensorLike, dtype: torch.dtype) -> NetworkTensor:
-    # Torch's half kernels compute in float32 inside, and take a number as it is.
+def _is_wider(net: Network, x: TensorLike, low: torch.dtype) -> bool:
+    """Say whether an operand has digits, or a size, that a half type has not."""
     if isinstance(x, bool | int | float):
-        return net.constant(torch.tensor(float(x)), torch.float32)
-    return net.cast(net.tensor(_in(net, x, dtype), dtype), torch.float32)
+        limits = torch.finfo(low)
+        return x != 0 and not limits.smallest_normal <= abs(x) <= limits.max
+    if isinstance(x, torch.Tensor):
+        return net.is_wide(x)
+    return _is_network_tensor(x) and net.dtype_of(x) == torch.float32  # type: ignore[arg-type]
 
 
 def choose(
@@ -80,7 +139,7 @@ def choose(
     wanted = dtype or net.output.dtype
     # ISelectLayer has every type but uint8.
     working = torch.int32 if wanted == torch.uint8 else wanted
-    chosen = [_in(net, x, working) for x in (then, otherwise)]
+    chosen = [_in(net, operand(net, x, wanted), working) for x in (then, otherwise)]
     result = net.add_select(condition, chosen[0], chosen[1], dtype=working)
     return net.cast(result, net.compute_dtype(wanted))
 

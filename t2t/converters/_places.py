@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
-from t2t.shapes import is_symbolic, static_size
+from t2t.sizes import is_true, static_size
 
 __all__ = [
     "MASKS",
     "Places",
     "bounded",
     "broadcast",
+    "check_elements",
     "check_range",
     "count",
     "integer_indices",
@@ -38,9 +38,9 @@ MASKS = (torch.bool, torch.uint8)
 
 def wrapped(name: str, index: Any, size: Any) -> Any:
     """Give an index, counted from the end if negative, as a (symbolic) number from 0 on."""
-    if statically_known_true(index >= 0):
+    if is_true(index >= 0):
         return index
-    if statically_known_true(index < 0):
+    if is_true(index < 0):
         return index + size
     raise UnsupportedArgumentError(
         f"{name}={index}: it is negative for some of the declared sizes and not for others"
@@ -50,30 +50,20 @@ def wrapped(name: str, index: Any, size: Any) -> Any:
 def bounded(name: str, index: Any, size: Any) -> Any:
     """Give a bound of a slice as Python means it: counted from the end, cut at both ends."""
     place = wrapped(name, index, size)
-    if not statically_known_true(place >= 0):
+    if not is_true(place >= 0):
         place = torch.sym_max(place, 0)
-    if not statically_known_true(place <= size):
+    if not is_true(place <= size):
         place = torch.sym_min(place, size)
     return place
 
 
 def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor | NetworkTensor:
-    """Give an index tensor without negative numbers, as TensorRT needs them.
-
-    Raises:
-        UnsupportedArgumentError: a constant index lies outside.
-    """
+    """Give an index tensor without negative numbers, as TensorRT needs them."""
     number = static_size(size)
     if not net.is_traced(index):
         if not index.numel():
             return index
-        low, high = int(index.min()), int(index.max())
-        if number is not None and not -number <= low <= high < number:
-            raise UnsupportedArgumentError(
-                f"index {low if low < -number else high} is out of bounds for a dimension of size "
-                f"{number}"
-            )
-        if low >= 0:
+        if int(index.min()) >= 0:
             return index
         if number is not None:
             return torch.where(index < 0, index + number, index)
@@ -82,15 +72,39 @@ def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor
     return net.add_select(negative, net.add_elementwise(index, length, "SUM"), index)
 
 
-def check_range(index: Any, size: Any) -> None:
-    """Let guards say that a dynamic dimension has the places that a constant index names."""
-    if not is_symbolic(size) or isinstance(index, FakeTensor) or not index.numel():
+def check_range(index: Any, size: Any, negative: bool = False) -> None:
+    """Let guards say that a dynamic dimension has the places that a constant index names.
+
+    Args:
+        index: the index.
+        size: of the dimension.
+        negative: whether torch counts negative ones from the end here.
+
+    Raises:
+        IndexError: it has not; torch says it better.
+    """
+    if isinstance(index, FakeTensor) or not index.numel():
         return
     with unset_fake_temporarily():
         low, high = int(index.min()), int(index.max())
-    # The truth value of a condition on a dynamic size is what installs a guard.
-    bool(size > high)
-    bool(size >= -low)
+    wrong = low if low < 0 else high
+    text = f"index {wrong} is out of bounds for size {size}"
+    if not negative and low < 0:
+        raise IndexError(text)
+    if static_size(size) is not None and not (size > high and size >= -low):
+        raise IndexError(text)
+    torch._check(size > high, lambda: text)
+    torch._check(size >= -low, lambda: text)
+
+
+def check_elements(self: torch.Tensor, dim: int, index: torch.Tensor) -> None:
+    """Check the index of a gather or scatter of elements; what is wrong, torch says better."""
+    ranks = max(self.ndim, 1), max(index.ndim, 1)
+    if 0 in map(static_size, index.shape):
+        return
+    if ranks[0] != ranks[1] or index.dtype not in (torch.int32, torch.int64):
+        raise IndexError("the index has another rank than the tensor, or is of no integers")
+    check_range(index, self.shape[dim] if self.ndim else 1)
 
 
 def known_indices(
@@ -106,7 +120,7 @@ def known_indices(
             numbers += mask_indices(number)
     for size, number in zip(self.shape, numbers, strict=False):
         if number is not None:
-            check_range(number, size)
+            check_range(number, size, negative=True)
     return numbers
 
 

@@ -13,7 +13,7 @@ from t2t.converters._spatial import batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
-from t2t.shapes import has_symbol, static_size
+from t2t.sizes import has_symbol, static_size
 
 __all__ = ["Windows", "average_pool", "max_pool"]
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import positive_dim
-from t2t.converters._compute import working_dtype
+from t2t.converters._compute import operand, working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
+from t2t.network.core import TensorLike
 from t2t.registry import converter
 
 __all__ = [
@@ -60,7 +61,8 @@ def hardtanh(
     dtype, number = working_dtype(self.dtype), float if self.dtype.is_floating_point else int
     x = net.tensor(self, dtype)
     for bound, kind in ((min_val, "MAX"), (max_val, "MIN")):
-        x = net.add_elementwise(x, net.tensor(number(bound), dtype, self.ndim), kind)
+        limit = operand(net, number(bound), self.dtype)
+        x = net.add_elementwise(x, net.tensor(limit, dtype, self.ndim), kind)
     return net.add_cast(x, net.compute_dtype(self.dtype))
 
 
@@ -205,12 +207,13 @@ def threshold(net: Network, self: torch.Tensor, threshold: float, value: float) 
         return relu(net, self)
     dtype, number = working_dtype(self.dtype), float if self.dtype.is_floating_point else int
     x = net.tensor(self, dtype)
-    low = _at_most(net, x, number(threshold))
-    chosen = net.add_select(low, net.tensor(number(value), dtype, self.ndim), x)
+    low = _at_most(net, x, operand(net, number(threshold), self.dtype))
+    new = net.tensor(operand(net, number(value), self.dtype), dtype, self.ndim)
+    chosen = net.add_select(low, new, x)
     return net.add_cast(chosen, net.compute_dtype(self.dtype))
 
 
-def _at_most(net: Network, x: NetworkTensor, bound: float) -> NetworkTensor:
+def _at_most(net: Network, x: NetworkTensor, bound: TensorLike) -> NetworkTensor:
     """Give x <= bound, which no NaN is; TensorRT has only "less" and "equal"."""
     limit = net.tensor(bound, net.dtype_of(x), len(x.shape))
     return net.add_elementwise(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._arguments import static_number
+from t2t.converters._arguments import agree, static_number
 from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import has_symbol, static_size
+from t2t.sizes import has_symbol, static_size
 
 __all__ = ["flash_attention", "scaled_dot_product_attention"]
 
@@ -29,10 +30,14 @@ def _meta(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+) -> Any:
+    if attn_mask is not None and is_causal:
+        # torch refuses both.
+        return NotImplemented
     heads = 3 if enable_gqa else 2
     batch = query.shape[:-heads]
     plain = same_sizes(batch, key.shape[:-heads]) and same_sizes(batch, value.shape[:-heads])
+    plain = plain and agree((query.shape[-1], key.shape[-1]), (key.shape[-2], value.shape[-2]))
     plain = plain and (attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype))
     if not plain or torch.is_autocast_enabled(query.device.type):
         return _ORIGINAL(
@@ -103,10 +108,12 @@ def _attend(
         sizes = query.shape
         q = net.reshape(q, (*sizes[:-3], key.shape[-3], groups, *sizes[-2:]))
         k, v = (net.unsqueeze(x, [len(x.shape) - 2]) for x in (k, v))
-    # Scaled before the product, where half precision would overflow first.
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    q = q if factor == 1 else net.add_elementwise(q, factor, "PROD", dtype)
-    scores = net.add_matrix_multiply(q, k, "NONE", "TRANSPOSE")
+    with _scoring(net, dtype):
+        # Scaled before the product, where half precision would overflow first.
+        q, k = net.tensor(q, dtype), net.tensor(k, dtype)
+        q = q if factor == 1 else net.add_elementwise(q, factor, "PROD", dtype)
+        scores = net.add_matrix_multiply(q, k, "NONE", "TRANSPOSE")
     allowed: NetworkTensor | None = None
     with net.precision("sensitive"):
         scores = net.tensor(scores, dtype)
@@ -121,6 +128,16 @@ def _attend(
     if groups > 1:
         result = net.reshape(result, (*query.shape[:-1], value.shape[-1]))
     return result
+
+
+def _scoring(net: Network, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Compute the scores in float32 where torch's kernels never round them: in half models.
+
+    The softmax takes a rounding error of a score for a relative one of the weight, so the 8 bits of
+    bfloat16 do not do elsewhere either. A product of halves is exact in TF32.
+    """
+    rounds = dtype != torch.float32 or net.compute_dtype(dtype) == torch.bfloat16
+    return net.precision("sensitive") if rounds else nullcontext()
 
 
 def _causal(net: Network, scores: NetworkTensor, rows: Any, columns: Any) -> NetworkTensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from t2t.converters._channels import normalized, normalized_by
+from t2t.converters._channels import agrees, normalized, normalized_by
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
@@ -23,9 +23,11 @@ def _batch_norm_output(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    del weight, bias, momentum, eps
+    del momentum, eps
     if training or running_mean is None or running_var is None:
         # It may write the running statistics, which only operators do in a way that is seen.
+        return NotImplemented
+    if not agrees(input, running_mean, running_var, weight, bias):
         return NotImplemented
     return torch.empty_like(input)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from t2t.converters._compute import binary, narrowed, working_dtype
+from t2t.converters._compute import binary, narrowed, operand, working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
@@ -61,7 +61,7 @@ def _bit_by_bit(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkT
     if dtype == torch.bool:
         return net.add_elementwise(a, b, op, dtype=torch.bool)
     working, limits = working_dtype(dtype), torch.iinfo(dtype)
-    operands = net.aligned([a, b], working)
+    operands = net.aligned([operand(net, x, dtype) for x in (a, b)], working)
     rank = len(operands[0].shape)
     powers = torch.tensor([1 << k for k in range(int(limits.max).bit_length())])
     powers = powers.to(working).reshape([1] * rank + [-1])
@@ -126,8 +126,9 @@ def _looked_up(net: Network, table: list[int], places: TensorLike) -> TensorLike
     if not net.is_traced(places):
         known = torch.as_tensor(places)
         return numbers[torch.where((known < 0) | (known > last), last, known).long()]
-    index = net.tensor(places, torch.int32)
-    low = net.add_elementwise(index, 0, "LESS", dtype=torch.int32)
-    index = net.add_select(low, last, index, dtype=torch.int32)
-    index = net.add_elementwise(index, last, "MIN", dtype=torch.int32)
+    dtype = working_dtype(places.dtype) if isinstance(places, torch.Tensor) else torch.int64
+    index = net.tensor(places, dtype)
+    low = net.add_elementwise(index, 0, "LESS", dtype=dtype)
+    index = net.add_select(low, net.tensor(last, dtype), index)
+    index = net.add_elementwise(index, last, "MIN", dtype=dtype)
     return net.add_gather(numbers, index, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from t2t.converters._compute import choose, truth, working_dtype
+from t2t.converters._compute import choose, operand, rounded, truth, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
@@ -19,10 +19,21 @@ def _operands(
     net: Network, a: TensorLike, b: TensorLike
 ) -> tuple[NetworkTensor, NetworkTensor, torch.dtype]:
     """Give two operands at one rank, in the dtype in which torch compares them."""
-    kinds: list[Any] = [x if isinstance(x, torch.Tensor) else _python_number(x) for x in (a, b)]
-    dtype = torch.result_type(kinds[0], kinds[1])
+    dtype = _common_dtype(a, b)
+    a, b = (rounded(operand(net, x, dtype), dtype) for x in (a, b))
     x, y = net.aligned([a, b], dtype if dtype == torch.bool else working_dtype(dtype))
     return x, y, dtype
+
+
+def _common_dtype(a: TensorLike, b: TensorLike) -> torch.dtype:
+    kinds: list[Any] = [x if isinstance(x, torch.Tensor) else _python_number(x) for x in (a, b)]
+    return torch.result_type(kinds[0], kinds[1])
+
+
+def _truths(net: Network, a: TensorLike, b: TensorLike) -> tuple[NetworkTensor, NetworkTensor]:
+    """Return whether two operands are not zero, in the type that they have together."""
+    dtype = _common_dtype(a, b)
+    return truth(net, operand(net, a, dtype)), truth(net, operand(net, b, dtype))
 
 
 def _python_number(x: Any) -> Any:
@@ -96,19 +107,19 @@ def _compared_or_equal(
 @converter("aten::logical_and")
 def logical_and(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert "both are not zero"."""
-    return net.add_elementwise(truth(net, self), truth(net, other), "AND")
+    return net.add_elementwise(*_truths(net, self, other), "AND")
 
 
 @converter("aten::logical_or")
 def logical_or(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert "one is not zero"."""
-    return net.add_elementwise(truth(net, self), truth(net, other), "OR")
+    return net.add_elementwise(*_truths(net, self, other), "OR")
 
 
 @converter("aten::logical_xor")
 def logical_xor(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert "exactly one is not zero"."""
-    return net.add_elementwise(truth(net, self), truth(net, other), "XOR")
+    return net.add_elementwise(*_truths(net, self, other), "XOR")
 
 
 @converter("aten::logical_not")
@@ -150,11 +161,11 @@ def nan_to_num(
     if not dtype.is_floating_point:
         return x
     limits = torch.finfo(dtype)
-    result = choose(net, net.add_unary(x, "ISNAN"), 0.0 if nan is None else nan, x)
+    result = choose(net, net.add_unary(x, "ISNAN"), rounded(nan or 0.0, dtype), x)
     for infinity, number in (
         (math.inf, limits.max if posinf is None else posinf),
         (-math.inf, limits.min if neginf is None else neginf),
     ):
         found = net.add_elementwise(x, infinity, "EQUAL", dtype=dtype)
-        result = choose(net, found, number, result)
+        result = choose(net, found, rounded(number, dtype), result)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from t2t.converters._compute import binary, choose, is_negative, working_dtype
+from t2t.converters._compute import binary, choose, is_negative, operand, rounded, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
@@ -55,7 +55,7 @@ def copysign(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor
 def xlogy(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert ``self * log(other)``, which is 0 where ``self`` is 0 and ``other`` is a number."""
     dtype = net.output.dtype
-    x, y = net.aligned([self, other], dtype)
+    x, y = net.aligned([rounded(operand(net, z, dtype), dtype) for z in (self, other)], dtype)
     product = binary(net, "PROD", x, net.add_unary(y, "LOG"))
     zero = net.add_elementwise(x, 0.0, "EQUAL", dtype=dtype)
     return choose(net, net.add_unary(y, "ISNAN"), y, choose(net, zero, 0.0, product))

@@ -8,17 +8,45 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._arguments import ntuple, static_number
+from t2t.converters._arguments import agree, ntuple, static_number
+from t2t.converters._compute import is_less
 from t2t.converters._spatial import autocast, batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
-from t2t.registry import converter
+from t2t.network.movement import same_sizes
+from t2t.registry import Precision, converter
 
 __all__ = ["aten_convolution", "conv", "conv_transpose"]
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _OWNERS = ("torch.nn.functional", "torch")
+
+
+def _fits(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, channels: Any, maps: Any
+) -> bool:
+    """Return whether the arguments go together; where they do not, torch is to say so.
+
+    Args:
+        input: ([N], C, *spatial).
+        weight: the kernel.
+        bias: one number for each of the result's channels.
+        channels: how many of them the kernel takes.
+        maps: how many it gives.
+    """
+    n = weight.dim() - 2
+    return (
+        input.dim() in (n + 1, n + 2)
+        and input.dtype == weight.dtype
+        and agree((input.shape[-n - 1], channels))
+        and (bias is None or (bias.dtype == input.dtype and same_sizes(bias.shape, (maps,))))
+    )
+
+
+def _positive(sizes: Sequence[Any]) -> bool:
+    """Say whether there is room for a window, which dynamic sizes must have all over."""
+    return all(size > 0 for size in sizes)
 
 
 def _conv_meta(
@@ -29,17 +57,23 @@ def _conv_meta(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> torch.Tensor:
+) -> Any:
     n = weight.dim() - 2
+    if n not in _CONV:
+        return NotImplemented
     known = autocast(input, _CONV[n], weight, bias, stride, padding, dilation, groups)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    if not _fits(input, weight, bias, weight.shape[1] * groups, weight.shape[0]):
+        return NotImplemented
     window, steps, rates = weight.shape[2:], ntuple("stride", stride, n), _rates(dilation, n)
     pre, post = _paddings(padding, window, rates)
     sizes = [
         window_count(input.shape[i - n], _extent(window[i], rates[i]), steps[i], pre[i] + post[i])
         for i in range(n)
     ]
+    if weight.shape[0] % groups or min(pre) < 0 or not _positive(sizes):
+        return NotImplemented
     return input.new_empty((*input.shape[: -n - 1], weight.shape[0], *sizes))
 
 
@@ -63,9 +97,17 @@ def _paddings(padding: Any, window: Sequence[Any], rates: Sequence[int]) -> tupl
     return both, both
 
 
+def _precision(
+    output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, *_args: Any, **_kwargs: Any
+) -> Precision:
+    del input
+    # Tensor cores are of no use there: a detector's box distances are such means of a softmax.
+    return "follow" if is_less(output.shape[1 - weight.dim()], 8) else "compute"
+
+
 @converter(
     *(f"{owner}.conv{n}d" for owner in _OWNERS for n in _CONV),
-    precision="compute",
+    precision=_precision,
     meta=_conv_meta,
 )
 def conv(
@@ -129,12 +171,16 @@ def _transposed_meta(
     output_padding: Any = 0,
     groups: int = 1,
     dilation: Any = 1,
-) -> torch.Tensor:
+) -> Any:
     n = weight.dim() - 2
+    if n not in _TRANSPOSED:
+        return NotImplemented
     arguments = (stride, padding, output_padding, groups, dilation)
     known = autocast(input, _TRANSPOSED[n], weight, bias, *arguments)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    if not _fits(input, weight, bias, weight.shape[0], weight.shape[1] * groups):
+        return NotImplemented
     steps, pads = ntuple("stride", stride, n), ntuple("padding", padding, n)
     extra, rates = ntuple("output_padding", output_padding, n), _rates(dilation, n)
     sizes = [
@@ -144,13 +190,16 @@ def _transposed_meta(
         + extra[i]
         for i in range(n)
     ]
+    room = all(e < max(s, d) for e, s, d in zip(extra, steps, rates, strict=True))
+    if weight.shape[0] % groups or min(pads) < 0 or not room or not _positive(sizes):
+        return NotImplemented
     channels = weight.shape[1] * groups
     return input.new_empty((*input.shape[: -n - 1], channels, *sizes))
 
 
 @converter(
     *(f"{owner}.conv_transpose{n}d" for owner in _OWNERS for n in _CONV),
-    precision="compute",
+    precision=_precision,
     meta=_transposed_meta,
 )
 def conv_transpose(
@@ -231,7 +280,7 @@ def _extended(
     )
 
 
-@converter("aten::convolution", precision="compute")
+@converter("aten::convolution", precision=_precision)
 def aten_convolution(
     net: Network,
     input: torch.Tensor,

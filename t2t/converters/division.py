@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from t2t.converters._compute import binary, choose, narrowed, working_dtype
+from t2t.converters._compute import binary, choose, narrowed, operand, rounded, working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
@@ -44,7 +44,7 @@ def remainder(net: Network, self: TensorLike, other: TensorLike) -> NetworkTenso
     dtype = net.output.dtype
     if not dtype.is_floating_point:
         return _integer_remainder(net, self, other, "FLOOR_DIV")
-    a, b = net.aligned([self, other], dtype)
+    a, b = _floats(net, self, other)
     return _floor_parts(net, a, b)[1]
 
 
@@ -54,7 +54,7 @@ def fmod(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     dtype = net.output.dtype
     if not dtype.is_floating_point:
         return _integer_remainder(net, self, other, "DIV")
-    a, b = net.aligned([self, other], dtype)
+    a, b = _floats(net, self, other)
     return _divided(net, a, b).remainder
 
 
@@ -72,7 +72,12 @@ def rounded_quotient(
         return binary(net, "FLOOR_DIV" if floor else "DIV", a, b)
     if not floor:
         return toward_zero(net, binary(net, "DIV", a, b))
-    return _floor_parts(net, *net.aligned([a, b], dtype))[0]
+    return _floor_parts(net, *_floats(net, a, b))[0]
+
+
+def _floats(net: Network, a: TensorLike, b: TensorLike) -> list[NetworkTensor]:
+    dtype = net.output.dtype
+    return net.aligned([rounded(operand(net, x, dtype), dtype) for x in (a, b)], dtype)
 
 
 def toward_zero(net: Network, x: NetworkTensor) -> NetworkTensor:
@@ -84,6 +89,7 @@ def toward_zero(net: Network, x: NetworkTensor) -> NetworkTensor:
 def _integer_remainder(net: Network, a: TensorLike, b: TensorLike, op: str) -> NetworkTensor:
     dtype = net.output.dtype
     working = working_dtype(dtype)
+    a, b = (operand(net, x, dtype) for x in (a, b))
     whole = binary(net, "PROD", binary(net, op, a, b, working), b, working)
     return narrowed(net, binary(net, "SUB", a, whole, working), dtype)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from t2t.converters._compute import product_precision
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
-from t2t.registry import converter
+from t2t.registry import Precision, converter
 
 __all__ = ["einsum"]
 
@@ -54,7 +56,17 @@ def _einsum_meta(*args: Any) -> Any:
     return operands[0].new_empty([sizes[label] for label in _result(terms, result)])
 
 
-@converter("torch.einsum", precision="compute", meta=_einsum_meta)
+def _precision(output: torch.Tensor, *args: Any) -> Precision:
+    del output
+    terms, given, operands = _parsed(args)
+    result = _result(terms, given)
+    sizes = dict(zip("".join(terms), [n for x in operands for n in x.shape], strict=True))
+    columns = [sizes[label] for label in terms[1] if label in result and label not in terms[0]]
+    inner = [size for label, size in sizes.items() if label not in result]
+    return product_precision(math.prod(columns), math.prod(inner))
+
+
+@converter("torch.einsum", precision=_precision, meta=_einsum_meta)
 def einsum(net: Network, *args: Any) -> NetworkTensor:
     """Convert a sum of products of two operands, given by an equation or by lists of labels.
 

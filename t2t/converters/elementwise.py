@@ -11,7 +11,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
 
-__all__ = ["add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"]
+__all__ = ["add", "addcdiv", "addcmul", "div", "mul", "rsub", "sub"]
 
 
 @converter("aten::add")
@@ -48,29 +48,23 @@ def div(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     return binary(net, "DIV", self, other)
 
 
-@converter("aten::lerp")
-def lerp(net: Network, self: TensorLike, end: TensorLike, weight: TensorLike) -> NetworkTensor:
-    """Convert ``self + weight * (end - self)``."""
-    return binary(net, "SUM", self, _product(net, weight, binary(net, "SUB", end, self)))
-
-
 @converter("aten::addcmul")
 def addcmul(
     net: Network, self: TensorLike, tensor1: TensorLike, tensor2: TensorLike, value: Any = 1
 ) -> NetworkTensor:
-    """Convert ``self + value * tensor1 * tensor2``."""
-    return binary(net, "SUM", self, _product(net, value, binary(net, "PROD", tensor1, tensor2)))
+    """Convert ``self + value * tensor1 * tensor2``, in this order: a product may overflow."""
+    return binary(net, "SUM", self, binary(net, "PROD", _product(net, value, tensor1), tensor2))
 
 
 @converter("aten::addcdiv")
 def addcdiv(
     net: Network, self: TensorLike, tensor1: TensorLike, tensor2: TensorLike, value: Any = 1
 ) -> NetworkTensor:
-    """Convert ``self + value * tensor1 / tensor2``."""
-    return binary(net, "SUM", self, _product(net, value, binary(net, "DIV", tensor1, tensor2)))
+    """Convert ``self + value * tensor1 / tensor2``, in this order."""
+    return binary(net, "SUM", self, binary(net, "DIV", _product(net, value, tensor1), tensor2))
 
 
-def _product(net: Network, factor: Any, x: NetworkTensor) -> NetworkTensor:
+def _product(net: Network, factor: Any, x: TensorLike) -> TensorLike:
     if isinstance(factor, bool | int | float) and factor == 1:
         return x
     return binary(net, "PROD", factor, x)

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from t2t.converters._compute import binary
+from t2t.converters._compute import binary, operand, rounded
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
@@ -58,6 +58,7 @@ def _extreme(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkTens
     dtype = net.output.dtype
     if not dtype.is_floating_point:
         return binary(net, op, a, b)
+    a, b = (rounded(operand(net, x, dtype), dtype) for x in (a, b))
     x, y = net.aligned([a, b], dtype)
     better = "GREATER" if op == "MAX" else "LESS"
     if not _may_be_nan(net, b):
@@ -108,6 +109,7 @@ def _other_than_nan(net: Network, op: str, a: TensorLike, b: TensorLike) -> Netw
     dtype = net.output.dtype
     if not dtype.is_floating_point:
         return maximum(net, a, b) if op == "MAX" else minimum(net, a, b)
+    a, b = (operand(net, x, dtype) for x in (a, b))
     x, y = net.aligned([a, b], dtype)
     wins = net.add_elementwise(x, y, "GREATER" if op == "MAX" else "LESS")
     wins = net.add_elementwise(wins, net.add_unary(y, "ISNAN"), "OR")

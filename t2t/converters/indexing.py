@@ -10,6 +10,7 @@ import torch
 from t2t.converters._arguments import positive_dim
 from t2t.converters._places import (
     bounded,
+    check_elements,
     check_range,
     integer_indices,
     known_indices,
@@ -50,8 +51,10 @@ def select(net: Network, self: torch.Tensor, dim: int, index: Any) -> NetworkTen
 
 def _select_shape(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     sizes = list(self.shape)
+    if index.ndim > 1:
+        raise IndexError("the index must be a vector")
+    check_range(index, sizes[dim] if sizes else 1)
     if sizes:
-        check_range(index, sizes[dim])
         sizes[dim] = index.numel()
     return self.new_empty(sizes)
 
@@ -103,7 +106,7 @@ def _gather_shape(
     self: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False
 ) -> torch.Tensor:
     del sparse_grad
-    check_range(index, self.shape[dim] if self.ndim else 1)
+    check_elements(self, dim, index)
     return self.new_empty(index.shape)
 
 
@@ -124,7 +127,7 @@ def gather(
 
 
 def _take_shape(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    check_range(index, self.numel())
+    check_range(index, self.numel(), negative=True)
     return self.new_empty(index.shape)
 
 

@@ -11,7 +11,7 @@ from t2t.converters._arguments import positive_dim
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["cat", "flip", "repeat", "roll", "stack"]
 
@@ -21,7 +21,8 @@ def cat(net: Network, tensors: Sequence[torch.Tensor], dim: int = 0) -> NetworkT
     """Convert to one concatenation layer; tensors without elements add nothing."""
     axis = positive_dim(dim, net.output.ndim)
     # torch also takes 1-D tensors of size 0 beside tensors of any rank.
-    parts = [x for x in tensors if x.shape != (0,) and static_size(x.shape[axis]) != 0]
+    filled = [x for x in tensors if x.ndim > 1 or static_size(x.shape[0]) != 0]
+    parts = [x for x in filled if static_size(x.shape[axis]) != 0]
     return net.add_concatenation(parts or tensors[:1], axis, net.output.dtype)
 
 

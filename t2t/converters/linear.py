@@ -7,12 +7,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from t2t.converters._arguments import agree
+from t2t.converters._compute import product_precision
 from t2t.converters._spatial import autocast, squeeze
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
-from t2t.registry import converter
+from t2t.registry import Precision, converter
 
-__all__ = ["addbmm", "addmm", "bilinear", "linear", "matmul", "multiply", "product"]
+__all__ = ["bilinear", "linear", "matmul", "multiply", "product"]
+
+MAX_RANK = 8
+"""TensorRT's largest number of dimensions."""
 
 _LINEAR, _MATMUL = F.linear, torch.matmul
 
@@ -29,15 +34,26 @@ def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> Ne
         right, op1 = net.unsqueeze(net.tensor(b, dtype), [1]), "NONE"
     else:
         right = net.tensor(b, dtype, rank)
-    if net.dtype_of(left).is_floating_point:
-        z = net.add_matrix_multiply(left, right, "NONE", op1)
+    if not net.dtype_of(left).is_floating_point or _is_sum(net, left, right, op1):
+        z = _by_terms(net, left, right, op1)
     else:
-        z = _integer_product(net, left, right, op1)
+        z = net.add_matrix_multiply(left, right, "NONE", op1)
     return squeeze(net, z, [rank - 2] * rows + [rank - 1] * columns)
 
 
-def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> NetworkTensor:
-    """(*, m, k) by (*, k, n): TensorRT multiplies matrices of floats only."""
+def _is_sum(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> bool:
+    """Say whether a product is better off as its terms: where few are float32 in a half network.
+
+    TensorRT-RTX has no products of float32 matrices for Turing, whose networks are all half.
+    """
+    if net.policy.low is None or net.dtype_of(a) != torch.float32:
+        return False
+    columns = b.shape[-2 if op1 == "TRANSPOSE" else -1]
+    return len(a.shape) < MAX_RANK and (columns == 1 or 0 <= a.shape[-1] < 8)
+
+
+def _by_terms(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> NetworkTensor:
+    """(*, m, k) by (*, k, n), also of integers, which TensorRT's layer does not multiply."""
     rank = max(len(a.shape), len(b.shape))
     a, b = net.tensor(a, rank=rank), net.tensor(b, rank=rank)
     a, b = net.unsqueeze(a, [rank]), net.unsqueeze(b, [rank - 2])
@@ -49,14 +65,31 @@ def _integer_product(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str)
 
 def _linear_meta(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> Any:
     known = autocast(input, _LINEAR, weight, bias)
     if known is not None:
-        return known  # type: ignore[no-any-return]
+        return known
+    fits = (
+        input.dtype == weight.dtype
+        and input.dim() > 0
+        and weight.dim() in (1, 2)
+        and agree((input.shape[-1], weight.shape[-1]))
+        and (bias is None or (bias.dtype == input.dtype and bias.dim() < weight.dim()))
+    )
+    if not fits:
+        # What does not go together, torch is to say.
+        return NotImplemented
     return input.new_empty((*input.shape[:-1], *weight.shape[:-1]))
 
 
-@converter("torch.nn.functional.linear", precision="compute", meta=_linear_meta)
+def _linear_precision(
+    output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias: Any = None
+) -> Precision:
+    del input, bias
+    return product_precision(output.shape[-1] if weight.dim() > 1 else 1)
+
+
+@converter("torch.nn.functional.linear", precision=_linear_precision, meta=_linear_meta)
 def linear(
     net: Network, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> NetworkTensor:
@@ -68,13 +101,20 @@ def linear(
     return net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
 
 
-def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> Any:
     if torch.is_autocast_enabled(input.device.type) or min(input.dim(), other.dim()) < 2:
         return _MATMUL(input, other)
     batches = (input.shape[:-2], other.shape[:-2])
     if all(batches) and not same_sizes(*batches):
         return _MATMUL(input, other)
+    fits = input.dtype == other.dtype and agree((input.shape[-1], other.shape[-2]))
+    if not fits:
+        return NotImplemented
     return input.new_empty((*max(batches, key=len), input.shape[-2], other.shape[-1]))
+
+
+def _matmul_precision(output: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Precision:
+    return product_precision(output.shape[-1] if b.dim() > 1 else 1, a.shape[-1])
 
 
 @converter(
@@ -82,7 +122,7 @@ def _matmul_meta(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     "torch.linalg.matmul",
     "torch.Tensor.matmul",
     "torch.Tensor.__matmul__",
-    precision="compute",
+    precision=_matmul_precision,
     meta=_matmul_meta,
 )
 def matmul(net: Network, input: torch.Tensor, other: torch.Tensor) -> NetworkTensor:
@@ -90,93 +130,22 @@ def matmul(net: Network, input: torch.Tensor, other: torch.Tensor) -> NetworkTen
     return product(net, input, other)
 
 
-@converter("aten::mm", "aten::bmm", precision="compute")
+@converter("aten::mm", "aten::bmm", precision=_matmul_precision)
 def multiply(net: Network, self: torch.Tensor, mat2: torch.Tensor) -> NetworkTensor:
     """Convert (*, m, k) by (*, k, n) to (*, m, n)."""
     return product(net, self, mat2)
 
 
-@converter("aten::mv", precision="compute")
+@converter("aten::mv")
 def mv(net: Network, self: torch.Tensor, vec: torch.Tensor) -> NetworkTensor:
     """Convert (m, k) by (k,) to (m,)."""
     return product(net, self, vec)
 
 
-@converter("aten::dot", precision="compute")
+@converter("aten::dot")
 def dot(net: Network, self: torch.Tensor, tensor: torch.Tensor) -> NetworkTensor:
     """Convert (k,) by (k,) to a number."""
     return product(net, self, tensor)
-
-
-@converter("aten::addmm", precision="compute")
-def addmm(
-    net: Network,
-    self: torch.Tensor,
-    mat1: torch.Tensor,
-    mat2: torch.Tensor,
-    *,
-    beta: Any = 1,
-    alpha: Any = 1,
-) -> NetworkTensor:
-    """Convert ``beta * self + alpha * (mat1 @ mat2)``; ``self`` broadcasts."""
-    return _plus(net, self, product(net, mat1, mat2), beta, alpha)
-
-
-@converter("aten::baddbmm", precision="compute")
-def baddbmm(
-    net: Network,
-    self: torch.Tensor,
-    batch1: torch.Tensor,
-    batch2: torch.Tensor,
-    *,
-    beta: Any = 1,
-    alpha: Any = 1,
-) -> NetworkTensor:
-    """Convert ``beta * self + alpha * (batch1 @ batch2)``; ``self`` broadcasts."""
-    return _plus(net, self, product(net, batch1, batch2), beta, alpha)
-
-
-@converter("aten::addbmm", precision="compute")
-def addbmm(
-    net: Network,
-    self: torch.Tensor,
-    batch1: torch.Tensor,
-    batch2: torch.Tensor,
-    *,
-    beta: Any = 1,
-    alpha: Any = 1,
-) -> NetworkTensor:
-    """Convert ``beta * self + alpha * sum(batch1 @ batch2)`` over the batch."""
-    total = net.add_reduce(product(net, batch1, batch2), "SUM", 0, keep_dims=False)
-    return _plus(net, self, total, beta, alpha)
-
-
-@converter("aten::addmv", precision="compute")
-def addmv(
-    net: Network,
-    self: torch.Tensor,
-    mat: torch.Tensor,
-    vec: torch.Tensor,
-    *,
-    beta: Any = 1,
-    alpha: Any = 1,
-) -> NetworkTensor:
-    """Convert ``beta * self + alpha * (mat @ vec)``."""
-    return _plus(net, self, product(net, mat, vec), beta, alpha)
-
-
-def _plus(
-    net: Network, added: torch.Tensor, result: NetworkTensor, beta: Any, alpha: Any
-) -> NetworkTensor:
-    dtype = net.output.dtype
-    if alpha != 1:
-        result = net.add_elementwise(result, alpha, "PROD", dtype=dtype)
-    # As torch has it, nothing of ``added`` matters then, not even NaN.
-    if beta == 0:
-        return result
-    if beta == 1:
-        return net.add_elementwise(result, added, "SUM", dtype=dtype)
-    return net.add_elementwise(result, net.add_elementwise(added, beta, "PROD", dtype), "SUM")
 
 
 @converter("torch.nn.functional.bilinear", "torch.bilinear", precision="compute")

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
-from t2t.converters._arguments import dims, static_number
-from t2t.converters._channels import affine, like, normalized, normalized_by
+from t2t.converters._arguments import agree, dims, static_number
+from t2t.converters._channels import affine, agrees, like, normalized, normalized_by
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
 from t2t.registry import converter
+from t2t.sizes import static_size
 
 __all__ = [
     "group_norm",
@@ -37,10 +39,13 @@ def _instance_norm_output(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    del weight, bias, momentum, eps
+    del momentum, eps
     given = running_mean is not None and running_var is not None
     # With both, it writes the running statistics, which only operators do in a way that is seen.
-    return NotImplemented if given == use_input_stats else like(input)
+    if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
+        return NotImplemented
+    several = any(static_size(size) != 1 for size in input.shape[2:])
+    return like(input) if several or not use_input_stats else NotImplemented
 
 
 @converter("torch.nn.functional.instance_norm", precision="sensitive", meta=_instance_norm_output)
@@ -62,7 +67,19 @@ def instance_norm(
     return normalized(net, input, range(2, input.ndim), weight, bias, eps)
 
 
-@converter("torch.nn.functional.group_norm", precision="sensitive", meta=like)
+def _group_norm_output(
+    input: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    del eps
+    fits = agrees(input, weight, bias) and input.shape[1] % num_groups == 0
+    return like(input) if fits else NotImplemented
+
+
+@converter("torch.nn.functional.group_norm", precision="sensitive", meta=_group_norm_output)
 def group_norm(
     net: Network,
     input: torch.Tensor,
@@ -73,13 +90,13 @@ def group_norm(
 ) -> NetworkTensor:
     """Convert normalization of groups of channels; any rank from 2."""
     channels = static_number("channels", input.shape[1])
+    if num_groups == channels:
+        return normalized(net, input, range(2, input.ndim), weight, bias, eps)
     if input.ndim == 2:
         grouped = net.reshape(input, (input.shape[0], num_groups, channels // num_groups))
         ones, zeros = torch.ones(1, num_groups, 1), torch.zeros(1, num_groups, 1)
         flat = net.reshape(net.add_normalization(grouped, ones, zeros, [2], eps), input.shape)
         return affine(net, flat, weight, bias)
-    if num_groups == channels:
-        return normalized(net, input, range(2, input.ndim), weight, bias, eps)
     sizes = (1, num_groups, *[1] * (input.ndim - 2))
     # With one group the axes say that channels belong together; with more, the groups do.
     axes = range(1 if num_groups == 1 else 2, input.ndim)
@@ -106,7 +123,24 @@ def native_group_norm(
     return group_norm(net, input, group, weight, bias, eps), None, None
 
 
-@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=like)
+def _last_output(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    del eps
+    sizes = tuple(normalized_shape)
+    fits = 0 < len(sizes) <= input.ndim and all(
+        agree((a, b)) for a, b in zip(input.shape[-len(sizes) :], sizes, strict=True)
+    )
+    given = (x for x in (weight, bias) if x is not None)
+    fits = fits and all(same_sizes(x.shape, sizes) for x in given)
+    return like(input) if fits else NotImplemented
+
+
+@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=_last_output)
 def layer_norm(
     net: Network,
     input: torch.Tensor,
@@ -137,7 +171,16 @@ def native_layer_norm(
     return layer_norm(net, input, normalized_shape, weight, bias, eps), None, None
 
 
-@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=like)
+def _rms_output(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    return _last_output(input, normalized_shape, weight, None, eps)
+
+
+@converter("torch.nn.functional.rms_norm", precision="sensitive", meta=_rms_output)
 def rms_norm(
     net: Network,
     input: torch.Tensor,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from t2t.converters._arguments import dims, positive_dim, static_number
+from t2t.converters._arguments import dims, positive_dim
 from t2t.converters._compute import working_dtype
 from t2t.converters.reduction import reduced
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import largest, static_size
 
 __all__ = ["argmax", "argmin", "kthvalue", "max_dim", "median", "min_dim", "sort", "topk"]
 
@@ -114,7 +115,31 @@ def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) ->
     return net.cast(values, net.compute_dtype(x.dtype)), places
 
 
-@converter("aten::topk")
+def _unless_too_many(operator: Any, count: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a rule that leaves what ITopKLayer cannot give to the operator's formula.
+
+    Args:
+        operator: torch's operator.
+        count: tells from its arguments how many elements the layer has to give.
+    """
+
+    def meta(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("stable") or largest(count(self, *args, **kwargs)) > MAX_K:
+            return NotImplemented
+        return operator(self, *args, **kwargs)
+
+    return meta
+
+
+def _size(x: torch.Tensor, dim: int = -1, *_args: Any, **_kwargs: Any) -> Any:
+    return x.shape[dim] if x.ndim else 1
+
+
+def _number(_x: torch.Tensor, k: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return k
+
+
+@converter("aten::topk", meta=_unless_too_many(torch.ops.aten.topk, _number))
 def topk(
     net: Network,
     self: torch.Tensor,
@@ -128,10 +153,10 @@ def topk(
     They are sorted in any case. Which of equal elements comes first is not defined.
     """
     del sorted  # TensorRT's always are
-    return _best(net, self, static_number("k", k), dim, "MAX" if largest else "MIN")
+    return _best(net, self, k, dim, "MAX" if largest else "MIN")
 
 
-@converter("aten::sort")
+@converter("aten::sort", meta=_unless_too_many(torch.ops.aten.sort, _size))
 def sort(
     net: Network,
     self: torch.Tensor,
@@ -139,43 +164,45 @@ def sort(
     descending: bool = False,
     stable: bool | None = None,
 ) -> _Pair:
-    """Convert to the sorted elements along a dimension of up to 3840, and their places."""
-    if stable:
-        raise UnsupportedArgumentError(
-            "stable=True: TensorRT's ITopKLayer does not say which of equal elements comes first; "
-            "supported: stable=False"
-        )
-    size = static_number(f"size of dim {dim}", self.shape[dim]) if self.ndim else 1
+    """Convert to the sorted elements along a dimension of up to 3840, and their places.
+
+    Which of equal elements comes first is not defined: where it is to be, a formula takes over.
+    """
+    del stable
+    size = self.shape[dim] if self.ndim else 1
     return _best(net, self, size, dim, "MAX" if descending else "MIN")
 
 
-@converter("aten::kthvalue")
+@converter("aten::kthvalue", meta=_unless_too_many(torch.ops.aten.kthvalue, _number))
 def kthvalue(
     net: Network, self: torch.Tensor, k: Any, dim: int = -1, keepdim: bool = False
 ) -> _Pair:
     """Convert to the k-th smallest element along a dimension, and a place of it."""
     del keepdim  # torch's output has the shape
-    return _kth(net, self, static_number("k", k), dim)
+    return _kth(net, self, k, dim)
 
 
-@converter("aten::median.dim")
+@converter("aten::median.dim", meta=_unless_too_many(torch.ops.aten.median.dim, _size))
 def median_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
     """Convert to the median along a dimension, the lower one of two, and a place of it."""
-    size = static_number(f"size of dim {dim}", self.shape[dim]) if self.ndim else 1
+    size = self.shape[dim] if self.ndim else 1
     del keepdim  # torch's output has the shape
     return _kth(net, self, (size + 1) // 2, dim)
 
 
-@converter("aten::median.default")
+@converter(
+    "aten::median.default",
+    meta=_unless_too_many(torch.ops.aten.median.default, lambda x: x.numel()),
+)
 def median(net: Network, self: torch.Tensor) -> NetworkTensor:
     """Convert to the median of all elements, the lower one of two."""
-    count = static_number("number of elements", math.prod(self.shape))
+    count = math.prod(self.shape)
     tensor = net.reshape(net.tensor(self), [1, count])
     values, _ = _layer(net, tensor, self.dtype, (count + 1) // 2, 1, "MIN")
     return net.reshape(net.add_slice(values, [0, (count - 1) // 2], [1, 1]), ())
 
 
-def _kth(net: Network, x: torch.Tensor, k: int, dim: int) -> _Pair:
+def _kth(net: Network, x: torch.Tensor, k: Any, dim: int) -> _Pair:
     values, places = _best(net, x, k, dim, "MIN")
     if x.ndim == 0:
         return values, places
@@ -188,7 +215,7 @@ def _kth(net: Network, x: torch.Tensor, k: int, dim: int) -> _Pair:
     )
 
 
-def _best(net: Network, x: torch.Tensor, k: int, dim: int, op: str) -> _Pair:
+def _best(net: Network, x: torch.Tensor, k: Any, dim: int, op: str) -> _Pair:
     """Give the k best along a dimension of a tensor of any rank, and their int64 places."""
     tensor = net.tensor(x)
     if x.ndim == 0:
@@ -206,11 +233,9 @@ def _best(net: Network, x: torch.Tensor, k: int, dim: int, op: str) -> _Pair:
     return net.transpose(pair[0], back), net.transpose(pair[1], back)
 
 
-def _layer(net: Network, x: NetworkTensor, dtype: torch.dtype, k: int, axis: int, op: str) -> _Pair:
-    if not 0 < k <= MAX_K:
-        raise UnsupportedArgumentError(
-            f"{k} elements: TensorRT's ITopKLayer gives 1 to {MAX_K} of them"
-        )
+def _layer(net: Network, x: NetworkTensor, dtype: torch.dtype, k: Any, axis: int, op: str) -> _Pair:
+    if static_size(k) == 0:
+        raise UnsupportedArgumentError("k=0: TensorRT's ITopKLayer gives one element at least")
     tensor = net.cast(x, net.compute_dtype(working_dtype(dtype)))
     values, places = net.add_topk(tensor, op, k, axis)
     return net.cast(values, net.compute_dtype(dtype)), net.cast(places, torch.int64)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["constant_pad", "pad", "reflection_pad", "replication_pad"]
 

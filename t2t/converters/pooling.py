@@ -38,6 +38,10 @@ def _pool_meta(
             given.get("dilation", 1),
             given.get("ceil_mode", False),
         )
+        rows = zip(windows.padding, windows.size, windows.dilation, strict=True)
+        if input.dim() not in (n + 1, n + 2) or any(2 * p > (k - 1) * d + 1 for p, k, d in rows):
+            # What does not go together, torch is to say.
+            return NotImplemented
         counts = windows.counts(input.shape[-n:])
         if torch.is_autocast_enabled(input.device.type) or any(count < 1 for count in counts):
             return original(input, kernel_size, *args, **kwargs)
@@ -155,6 +159,8 @@ def _sizes(input: torch.Tensor, output_size: Any, n: int) -> list[Any]:
 def _adaptive_meta(n: int, original: Callable[..., Any]) -> Callable[..., Any]:
     def meta(input: torch.Tensor, output_size: Any, return_indices: bool = False) -> Any:
         sizes = _sizes(input, output_size, n)
+        if input.dim() not in (n + 1, n + 2):
+            return NotImplemented
         if return_indices or torch.is_autocast_enabled(input.device.type) or len(sizes) != n:
             more = (True,) if return_indices else ()
             return original(input, output_size, *more)

@@ -7,11 +7,19 @@ become products where they are known, and the sign is put in afterwards where th
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 
-from t2t.converters._compute import binary, choose, filled, is_negative, working_dtype
-from t2t.errors import UnsupportedArgumentError
+from t2t.converters._compute import (
+    binary,
+    choose,
+    filled,
+    is_negative,
+    narrowed,
+    operand,
+    working_dtype,
+)
 from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
@@ -56,7 +64,7 @@ def _fixed_power(net: Network, base: NetworkTensor, exponent: float) -> NetworkT
     if float(exponent).is_integer() and abs(exponent) <= MAX_PRODUCTS:
         power = whole_power(net, base, abs(int(exponent)), dtype)
         return power if exponent > 0 else net.add_unary(power, "RECIP")
-    if not float(exponent).is_integer():
+    if math.isfinite(exponent) and not float(exponent).is_integer():
         # Of a negative base it is NaN, unless that is infinite: said here, not left to TensorRT.
         power = binary(net, "POW", net.add_unary(base, "ABS"), exponent)
         negative = net.add_elementwise(base, 0.0, "LESS", dtype=dtype)
@@ -102,9 +110,7 @@ def _power(net: Network, base: TensorLike, exponent: TensorLike) -> NetworkTenso
 def _integer_power(net: Network, base: TensorLike, exponent: int) -> NetworkTensor:
     dtype = net.output.dtype
     if exponent < 0:
-        raise UnsupportedArgumentError(
-            f"exponent={exponent}: integers have no negative powers in torch; use floats"
-        )
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
     x = net.tensor(base, dtype)
     if exponent == 0:
         return filled(net, 1)
@@ -112,29 +118,36 @@ def _integer_power(net: Network, base: TensorLike, exponent: int) -> NetworkTens
 
 
 def _integer_powers(net: Network, base: TensorLike, exponent: TensorLike) -> NetworkTensor:
-    """Raise integers to powers from 0 to 63 that differ, by the bits of the exponent.
+    """Raise integers to powers that differ, by all bits of the exponent: products wrap around.
 
-    Greater powers overflow for all bases but 0, 1 and -1. Negative ones are 0 but for 1 and -1.
+    Negative powers are 0 but for 1 and -1.
     """
     dtype = net.output.dtype
+    working = working_dtype(dtype)
     square: NetworkTensor
     rest: NetworkTensor
-    square, rest = net.aligned([base, exponent], working_dtype(dtype))
+    square, rest = net.aligned([operand(net, x, dtype) for x in (base, exponent)], working)
+    most = torch.iinfo(dtype).max
+    if not net.is_traced(exponent):
+        most = int(torch.as_tensor(exponent).max())
+    bits = max(1, most.bit_length())
     base_tensor, whole = square, rest
     result: NetworkTensor | None = None
-    for bit in range(6):
-        half = binary(net, "FLOOR_DIV", rest, 2)
-        even = net.add_elementwise(binary(net, "PROD", half, 2), rest, "EQUAL")
+    for bit in range(bits):
+        half = binary(net, "FLOOR_DIV", rest, 2, working)
+        even = net.add_elementwise(binary(net, "PROD", half, 2, working), rest, "EQUAL")
         result = choose(
             net,
             even,
             1 if result is None else result,
-            square if result is None else binary(net, "PROD", result, square),
+            square if result is None else binary(net, "PROD", result, square, working),
+            working,
         )
         rest = half
-        if bit < 5:
-            square = binary(net, "PROD", square, square)
+        if bit < bits - 1:
+            square = binary(net, "PROD", square, square, working)
     assert result is not None
-    below = net.add_elementwise(whole, 0, "LESS", dtype=dtype)
-    unit = net.add_elementwise(net.add_unary(base_tensor, "ABS"), 1, "EQUAL", dtype=dtype)
+    result = narrowed(net, result, dtype)
+    below = net.add_elementwise(whole, 0, "LESS", dtype=working)
+    unit = net.add_elementwise(net.add_unary(base_tensor, "ABS"), 1, "EQUAL", dtype=working)
     return choose(net, net.add_elementwise(below, net.add_unary(unit, "NOT"), "AND"), 0, result)

@@ -6,35 +6,41 @@ so that a copy of it that was imported by name before the trace is converted too
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import sympy
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._arguments import static_number
 from t2t.converters._spatial import autocast
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import expression, is_symbolic, static_size
+from t2t.sizes import has_symbol, is_symbolic, static_size, times
 
 __all__ = ["resize_by_weights", "resize_nearest", "resize_smooth"]
+
+LARGEST_TABLE = 1 << 23
+"""Most numbers in the weights for all dynamic sizes: 32 MB."""
 
 _SAFE_FACTOR = 8
 """Up to here all ways to compute i / factor in floats give the same integer part."""
 
 
-def _meta(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function that computes the fake result of a resize."""
+def _meta(
+    original: Callable[..., Any], declines: Callable[..., bool] | None = None
+) -> Callable[..., Any]:
+    """Make a function that computes the fake result of a resize, where it is converted."""
 
-    def meta(input: torch.Tensor, output_size: Any, *args: Any) -> torch.Tensor:
+    def meta(input: torch.Tensor, output_size: Any, *args: Any) -> Any:
+        if declines is not None and declines(input, output_size, *args):
+            return NotImplemented
         known = autocast(input, original, output_size, *args)
         if known is not None:
-            return known  # type: ignore[no-any-return]
+            return known
         spatial = input.shape[2:]
         sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
         return input.new_empty((*input.shape[:2], *sizes))
@@ -51,8 +57,7 @@ def _factor(size: Any, count: Any, scale: float | None) -> int | None:
     """Give the whole number by which a dimension grows, if it is one."""
     if scale is not None:
         return int(scale) if float(scale).is_integer() and scale >= 1 else None
-    quotient = expression(count) / expression(size)
-    return int(quotient) if isinstance(quotient, sympy.Integer) and quotient >= 1 else None
+    return times(count, size) or None
 
 
 def _scales(input: torch.Tensor, output_size: Any, scale_factors: Any) -> list[float | None]:
@@ -150,7 +155,9 @@ def _gathered(net: Network, x: NetworkTensor, places: dict[int, Any]) -> Network
 
 
 def _register_smooth(name: str, mode: str) -> None:
-    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name)))
+    declines = None if name.endswith("_aa") else _needs_formula
+
+    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name), declines))
     def upsample(
         net: Network,
         input: torch.Tensor,
@@ -192,14 +199,25 @@ def resize_smooth(
     rows = zip(before[2:], after[2:], scales, strict=True)
     if align_corners or all(s is None or _is_exact(a, b, s) for a, b, s in rows):
         return net.add_resize(x, after, **modes)
-    if any(is_symbolic(size) for size in (*before, *after)):
-        if any(s is None or s != float(np.float32(s)) for s in scales):
-            raise UnsupportedArgumentError(
-                f"scale_factor={scales}: with dynamic sizes TensorRT's rounding of the result's "
-                "size differs; give size=, or recompute_scale_factor=True"
-            )
+    if any(is_symbolic(size) for size in (*before[2:], *after[2:])):
         return net.add_resize(x, scales=[1.0, 1.0, *(float(s or 1) for s in scales)], **modes)
     return resize_by_weights(net, input, scales, mode, align_corners, antialias=False)
+
+
+def _needs_formula(input: torch.Tensor, output_size: Any, *args: Any) -> bool:
+    """Return whether TensorRT would round the size of the result otherwise than torch.
+
+    With plain sizes torch's weights are constants; with dynamic ones its own formula is left.
+    """
+    align_corners, scales = args[0], _scales(input, output_size, args[1] if args[1:] else None)
+    spatial = input.shape[2:]
+    after = output_size or [_scaled(n, s or 1.0) for n, s in zip(spatial, scales, strict=True)]
+    rows = list(zip(spatial, after, scales, strict=True))
+    if align_corners or all(s is None or _is_exact(a, b, s) for a, b, s in rows):
+        return False
+    return any(is_symbolic(size) for size in (*spatial, *after)) and any(
+        s is None or s != float(np.float32(s)) for s in scales
+    )
 
 
 def _is_exact(size: Any, count: Any, scale: float) -> bool:
@@ -224,19 +242,41 @@ def resize_by_weights(
     x = net.tensor(input, net.output.dtype)
     now = list(input.shape)
     for axis, scale in enumerate(scales, start=2):
-        count = static_number("output_size", net.output.shape[axis])
-        length = static_number("input size", now[axis])
-        if count == length and scale in (None, 1.0):
+        count, length = net.output.shape[axis], now[axis]
+        if same_sizes([count], [length]) and scale in (None, 1.0):
             continue
-        weights = _weights(length, count, scale, mode, align_corners, antialias)
+        make = functools.partial(
+            _weights, scale=scale, mode=mode, align_corners=align_corners, antialias=antialias
+        )
+        weights = _of_sizes(net, make, length, count)
         now[axis] = count
         if axis == len(now) - 1:
-            x = net.add_matrix_multiply(x, weights.T, dtype=net.output.dtype)
+            x = net.add_matrix_multiply(x, weights, op1="TRANSPOSE", dtype=net.output.dtype)
             continue
         flat = [*now[:axis], length, _numel(now[axis + 1 :])]
         x = net.add_matrix_multiply(weights, net.reshape(x, flat), dtype=net.output.dtype)
         x = net.reshape(x, now)
     return x
+
+
+def _of_sizes(
+    net: Network, make: Callable[[int, int], torch.Tensor], length: Any, count: Any
+) -> torch.Tensor | NetworkTensor:
+    """Return the weights (count, length) for sizes that may be dynamic: one of all matrices."""
+    if not has_symbol((length, count)):
+        return make(int(length), int(count))
+    sizes, present = net.size_cases([length, count])
+    longest, most = (max(column) for column in zip(*sizes, strict=True))
+    if len(sizes) * longest * most > LARGEST_TABLE:
+        raise UnsupportedArgumentError(
+            f"output_size={count}: the weights for all sizes would be {len(sizes)} matrices of "
+            f"{most} by {longest} numbers; declare fewer sizes"
+        )
+    table = torch.zeros(len(sizes), most, longest)
+    for place, (n, m) in enumerate(sizes):
+        table[place, :m, :n] = make(n, m)
+    whole = net.add_gather(table, present)
+    return net.reshape(net.add_slice(whole, [0, 0, 0], [1, count, length]), [count, length])
 
 
 def _numel(sizes: Sequence[Any]) -> Any:

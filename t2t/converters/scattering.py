@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from t2t.converters._arguments import positive_dim
+from t2t.converters._arguments import positive_dim, require_broadcast
 from t2t.converters._compute import binary
 from t2t.converters._places import (
     MASKS,
     bounded,
-    check_range,
+    check_elements,
     integer_indices,
     known_indices,
     places,
     wrapped,
 )
-from t2t.converters.accumulating import accumulated
 from t2t.converters.casts import converted
 from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import has_symbol, static_size
 
 __all__ = [
     "copy",
@@ -44,7 +44,13 @@ def _like_first(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return self.new_empty(self.shape)
 
 
-@converter("aten::copy", meta=_like_first)
+def _copy_output(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    del non_blocking
+    require_broadcast(src, self.shape)
+    return self.new_empty(self.shape)
+
+
+@converter("aten::copy", meta=_copy_output)
 def copy(
     net: Network, self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False
 ) -> NetworkTensor:
@@ -155,7 +161,7 @@ def _scatter_shape(
     self: torch.Tensor, dim: int, index: torch.Tensor, *values: Any, **others: Any
 ) -> torch.Tensor:
     del values, others
-    check_range(index, self.shape[dim] if self.ndim else 1)
+    check_elements(self, dim, index)
     return self.new_empty(self.shape)
 
 
@@ -193,10 +199,20 @@ def _scattered(
 
 
 def _index_put_shape(
-    self: torch.Tensor, indices: Sequence[torch.Tensor | None], *values: Any, **others: Any
-) -> torch.Tensor:
-    del values, others
-    known_indices(self, indices)
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> Any:
+    numbers = known_indices(self, indices)
+    given = [number for number in numbers if number is not None]
+    masks = any(number.dtype in MASKS for number in given)
+    if not masks and has_symbol((tuple(self.shape), tuple(values.shape))):
+        require_broadcast(values, torch.ops.aten.index.Tensor(self, numbers).shape)
+    by_mask = len(given) == 1 and isinstance(given[0], FakeTensor) and given[0].dtype in MASKS
+    if accumulate and not by_mask:
+        # Several values for one place are added up by a formula.
+        return NotImplemented
     return self.new_empty(self.shape)
 
 
@@ -223,10 +239,7 @@ def index_put(
         return net.tensor(self)
     updates = net.transpose(net.expand(net.tensor(values, self.dtype), sizes), _inverse(order))
     data = net.transpose(self, found.order)
-    if accumulate:
-        result = accumulated(net, data, found, updates, [self.shape[a] for a in found.order])
-    else:
-        result = net.add_scatter(data, found.coordinates, updates, "ND")
+    result = net.add_scatter(data, found.coordinates, updates, "ND")
     return net.transpose(result, _inverse(found.order))
 
 

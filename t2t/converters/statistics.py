@@ -13,7 +13,7 @@ from t2t.converters.powers import whole_power
 from t2t.converters.reduction import reduced
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = [
     "cdist",

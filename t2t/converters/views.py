@@ -11,7 +11,7 @@ from t2t.converters._arguments import positive_dim
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = [
     "diagonal",

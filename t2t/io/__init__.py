@@ -1,10 +1,18 @@
 """What goes into a module and what comes out: trees of tensors, names, shapes, ranges."""
 
 from t2t.io.arguments import Parameters, arguments
-from t2t.io.declared import DynamicDimension, InputShape, declared_shapes
-from t2t.io.signature import Shape, Signature, TensorSpec
+from t2t.io.signature import (
+    Dimension,
+    Place,
+    Profile,
+    Shape,
+    Signature,
+    TensorSpec,
+    range_problem,
+)
 from t2t.io.tree import (
     Structure,
+    check_structure,
     classes_of,
     flatten,
     leaf_paths,
@@ -15,20 +23,22 @@ from t2t.io.tree import (
 )
 
 __all__ = [
-    "DynamicDimension",
-    "InputShape",
+    "Dimension",
     "Parameters",
+    "Place",
+    "Profile",
     "Shape",
     "Signature",
     "Structure",
     "TensorSpec",
     "arguments",
+    "check_structure",
     "classes_of",
-    "declared_shapes",
     "flatten",
     "leaf_paths",
     "map_tree",
     "match",
+    "range_problem",
     "tree_leaves",
     "unflatten",
 ]

@@ -14,12 +14,130 @@ import torch
 from t2t.errors import CheckpointError, ShapeError
 from t2t.io.tree import VALUES, Structure, check_structure, collect, same_value, unflatten
 
-__all__ = ["FORMAT", "Shape", "Signature", "TensorSpec"]
+__all__ = ["FORMAT", "Dimension", "Place", "Profile", "Shape", "Signature", "TensorSpec"]
 
 FORMAT = 2
-"""Version of the JSON form; a reader refuses newer ones."""
+"""Version of the JSON form; a reader refuses newer ones. Format 1 had no names of sizes."""
 
 Shape = tuple[int, ...]
+
+Profile = tuple[tuple[Shape, Shape, Shape], ...]
+"""Minimum, optimum and maximum of each input's shape."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A dimension of an input whose size is ``factor * root + offset``.
+
+    Args:
+        input: index of the input.
+        dim: the dimension.
+        factor: at least 1.
+        offset: any integer.
+    """
+
+    input: int
+    dim: int
+    factor: int = 1
+    offset: int = 0
+
+    def size(self, root: int) -> int:
+        """Return the size of the dimension."""
+        return self.factor * root + self.offset
+
+    def root(self, size: int) -> int:
+        """Return the root of a size, rounded down."""
+        return (size - self.offset) // self.factor
+
+    def text(self, name: str) -> str:
+        """Return the size as the user declared it: "32*h", "2*h+1"."""
+        product = name if self.factor == 1 else f"{self.factor}*{name}"
+        return f"{product}{self.offset:+d}" if self.offset else product
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A number that is the size of dynamic dimensions, or that these are derived from.
+
+    Args:
+        name: a unique name: that of the user's Dim, or such as "x.shape[0]".
+        low: the least value.
+        high: the greatest value.
+        step: every step-th value from ``low`` on is allowed.
+        places: the dimensions.
+        named: whether the name is the user's.
+    """
+
+    name: str
+    low: int
+    high: int
+    step: int = 1
+    places: tuple[Place, ...] = ()
+    named: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high or self.step < 1:
+            raise ShapeError(f"{self.name}: min {self.low}, max {self.high}, step {self.step}")
+
+    def rule(self, place: Place) -> str:
+        """Return which sizes a dimension may have: "a multiple of 32 from 160 to 640"."""
+        low, high, step = place.size(self.low), place.size(self.high), place.factor * self.step
+        if step == 1:
+            return f"{low}..{high}"
+        if low % step == 0:
+            return f"a multiple of {step} from {low} to {high}"
+        if self.step == 1:
+            return f"{place.text(self.name)} for {self.name} in {self.low}..{self.high}"
+        return f"{low}, {low + step}, ..., {high}"
+
+    def check(self, names: Sequence[str], shapes: Sequence[Shape]) -> None:
+        """Raise ShapeError unless all dimensions have sizes that are allowed and fit together."""
+        values = range(self.low, self.high + 1, self.step)
+        first = self.places[0]
+        value = first.root(shapes[first.input][first.dim])
+        for place in self.places:
+            size = shapes[place.input][place.dim]
+            where = f"dimension {place.dim} of input {names[place.input]!r} is {size}"
+            root = place.root(size)
+            if root not in values or place.size(root) != size:
+                raise ShapeError(
+                    f"{where}, but must be {self.rule(place)}; convert the module again with "
+                    "another range for other sizes"
+                )
+            if root != value:
+                other = f"dimension {first.dim} of {names[first.input]!r}"
+                known = first.size(value)
+                if place.text("") == first.text(""):
+                    raise ShapeError(f"{where}, but must equal {other}, which is {known}")
+                raise ShapeError(
+                    f"{where}, but must be {place.text(self.name)} = {place.size(value)}, as "
+                    f"{other} is {first.text(self.name)} = {known}"
+                )
+
+
+def range_problem(
+    shape: Shape, low: Shape, best: Shape, high: Shape, *, values: bool = False
+) -> str:
+    """Say what is wrong with the minimum, optimum and maximum of a shape; "" where nothing is.
+
+    Args:
+        shape: sizes, -1 for each dynamic dimension.
+        low: the minimum.
+        best: the optimum.
+        high: the maximum.
+        values: these are no sizes but the values of a shape tensor, which may be negative.
+    """
+    rank = len(shape)
+    if not len(low) == len(best) == len(high) == rank:
+        return f"min {low}, opt {best} and max {high} need {rank} numbers each"
+    if not values and min(low, default=0) < 0:
+        return f"min {low} has a negative size"
+    for dim, (size, least, usual, most) in enumerate(zip(shape, low, best, high, strict=True)):
+        if not least <= usual <= most:
+            return f"dimension {dim} needs min <= opt <= max, but they are {least}, {usual}, {most}"
+        if size != -1 and not least == most == size:
+            return f"dimension {dim} is {size} in the network, so it cannot be {least} to {most}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -33,6 +151,7 @@ class TensorSpec:
         min_shape: the smallest sizes; with max_shape, or not at all.
         opt_shape: the sizes to optimize for.
         max_shape: the largest sizes.
+        sizes: names of the sizes, such as ("batch", "", "21*h*w"); "" for one without a name.
 
     Raises:
         ShapeError: the shapes do not fit together.
@@ -44,6 +163,7 @@ class TensorSpec:
     min_shape: Shape | None = None
     opt_shape: Shape | None = None
     max_shape: Shape | None = None
+    sizes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.min_shape is None) != (self.max_shape is None):
@@ -51,32 +171,27 @@ class TensorSpec:
         if self.min_shape is None or self.max_shape is None:
             return
         opt = self.max_shape if self.opt_shape is None else self.opt_shape
-        rank = len(self.shape)
-        if not len(self.min_shape) == len(opt) == len(self.max_shape) == rank:
-            raise ShapeError(f"{self.name!r}: min, opt and max shapes need {rank} dimensions")
-        for dim, (size, low, best, high) in enumerate(
-            zip(self.shape, self.min_shape, opt, self.max_shape, strict=True)
-        ):
-            if not low <= best <= high or (size != -1 and not low == high == size):
-                raise ShapeError(
-                    f"{self.name!r}: dimension {dim} is {size} with the range {low} <= {best} "
-                    f"<= {high}; sizes need min <= opt <= max, static ones are equal"
-                )
+        problem = range_problem(self.shape, self.min_shape, opt, self.max_shape)
+        if problem:
+            raise ShapeError(f"{self.name!r}: {problem}")
 
     def __str__(self) -> str:
         return f"{self.name}: {_dtype_name(self.dtype)} {self.shape_text()}"
 
     def shape_text(self) -> str:
-        """Return the shape with its ranges: "(1..16, 3, 224, 224)"; "?" is any size."""
+        """Return the shape with its ranges: "(batch=1..16, 3, 224, 224)"; "?" is any size."""
         sizes = [self._size_text(dim) for dim in range(len(self.shape))]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
     def _size_text(self, dim: int) -> str:
         if self.shape[dim] != -1:
             return str(self.shape[dim])
+        name = self.sizes[dim] if self.sizes else ""
         if self.min_shape is None or self.max_shape is None:
-            return "?"
-        return f"{self.min_shape[dim]}..{self.max_shape[dim]}"
+            return name or "?"
+        low, high = self.min_shape[dim], self.max_shape[dim]
+        values = str(low) if low == high else f"{low}..{high}"
+        return f"{name}={values}" if name else values
 
     def check(self, tensor: torch.Tensor) -> None:
         """Raise ShapeError unless the tensor has this dtype and a shape within the range."""
@@ -91,7 +206,8 @@ class TensorSpec:
             wrong = [dim for dim, size in enumerate(shape) if not self._allows(dim, size)]
             if not wrong:
                 return
-            advice = f"dimension {wrong[0]} must be {self._size_text(wrong[0])}"
+            size = self._size_text(wrong[0]).rpartition("=")[2]
+            advice = f"dimension {wrong[0]} must be {size}"
             advice += "; convert the module again with a wider range for another size"
         raise ShapeError(
             f"input {self.name!r} is {_dtype_name(tensor.dtype)} {tuple(shape)}, but "
@@ -115,32 +231,38 @@ class Signature:
         outputs: the network's outputs, in the order of the output structure's leaves.
         input_structure: structure of `(args, kwargs)`, as `flatten((args, kwargs))` gives it.
         output_structure: structure of what the module returns.
-        tied: groups of (input index, dimension) whose sizes must be equal at run time.
+        dimensions: what the dynamic dimensions are, and which belong together.
         parameters: names of the module's positional parameters, so that an argument can be given
             by position or by name, whichever way the example came.
         defaults: plain default values of the module's parameters, so that an argument that has
             its default value can be given or left out, whichever way the example was.
         classes: the containers' classes by their names in the output structure, for those that
             cannot be looked up by name; a checkpoint does not hold them.
+        profiles: several sets of shapes, where there are; the inputs' must lie within one of them.
+        notes: what was decided about sizes, for the user to know.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     input_structure: Structure
     output_structure: Structure
-    tied: tuple[tuple[tuple[int, int], ...], ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
     parameters: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     classes: Mapping[str, type] = field(default_factory=dict, compare=False, repr=False)
+    profiles: tuple[Profile, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for specs in (self.inputs, self.outputs):
             names = [spec.name for spec in specs]
             if len(set(names)) != len(names):
                 raise ShapeError(f"tensor names must differ, but are {names}")
-        for input_index, dim in (place for group in self.tied for place in group):
-            if not 0 <= dim < len(self.inputs[input_index].shape):
-                raise ShapeError(f"tied: input {input_index} has no dimension {dim}")
+        for place in (place for dimension in self.dimensions for place in dimension.places):
+            if not 0 <= place.dim < len(self.inputs[place.input].shape) or place.factor < 1:
+                raise ShapeError(f"dimensions: input {place.input} has no dimension {place.dim}")
+        if any(len(profile) != len(self.inputs) for profile in self.profiles):
+            raise ShapeError("profiles: each needs the shapes of all inputs")
 
     @classmethod
     def flat(cls, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Signature:
@@ -227,7 +349,7 @@ class Signature:
         return f"the converted module takes ({', '.join(self._arguments)})"
 
     def check(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Check the dtypes, shapes, ranges and tied sizes of the inputs, in order.
+        """Check the dtypes, shapes, ranges and relations of the inputs, in order.
 
         Raises:
             ShapeError: names the input, what it is, what was declared and what to do.
@@ -236,16 +358,17 @@ class Signature:
             raise ShapeError(f"expected {len(self.inputs)} tensors, got {len(tensors)}")
         for spec, tensor in zip(self.inputs, tensors, strict=True):
             spec.check(tensor)
-        for group in self.tied:
-            first, *others = group
-            size = tensors[first[0]].shape[first[1]]
-            for index, dim in others:
-                if tensors[index].shape[dim] != size:
-                    raise ShapeError(
-                        f"dimension {dim} of input {self.inputs[index].name!r} is "
-                        f"{tensors[index].shape[dim]}, but must equal dimension {first[1]} of "
-                        f"{self.inputs[first[0]].name!r}, which is {size}"
-                    )
+        names = [spec.name for spec in self.inputs]
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        for dimension in self.dimensions:
+            dimension.check(names, shapes)
+        if self.profiles and not any(_fits(profile, shapes) for profile in self.profiles):
+            given = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
+            sets = "; ".join(
+                ", ".join(f"{name} {a} to {b}" for name, (a, _, b) in zip(names, p, strict=True))
+                for p in self.profiles
+            )
+            raise ShapeError(f"the shapes {given} lie in none of the profiles: {sets}")
 
     def result(self, tensors: Mapping[str, torch.Tensor]) -> Any:
         """Return what the module returns, made of the network's outputs by name."""
@@ -262,9 +385,11 @@ class Signature:
             "outputs": [_spec_data(spec) for spec in self.outputs],
             "input_structure": self.input_structure,
             "output_structure": self.output_structure,
-            "tied": self.tied,
+            "dimensions": [_dimension_data(dimension) for dimension in self.dimensions],
             "parameters": self.parameters,
             "defaults": dict(self.defaults),
+            "profiles": self.profiles,
+            "notes": self.notes,
         }
 
     @classmethod
@@ -290,9 +415,11 @@ class Signature:
                 outputs,
                 structure,
                 check_structure(data["output_structure"], len(outputs)),
-                tuple(tuple((int(i), int(d)) for i, d in group) for group in data["tied"]),
+                _dimensions(data) if "dimensions" in data else _tied(data["tied"], inputs),
                 tuple(str(parameter) for parameter in data["parameters"]),
                 _plain_values(data.get("defaults", {})),
+                profiles=tuple(_profile(item) for item in data.get("profiles", ())),
+                notes=tuple(str(note) for note in data.get("notes", ())),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointError(f"the signature is damaged: {error!r}") from error
@@ -324,6 +451,55 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def _fits(profile: Profile, shapes: Sequence[Shape]) -> bool:
+    return all(
+        a <= size <= b
+        for (low, _, high), shape in zip(profile, shapes, strict=True)
+        for a, size, b in zip(low, shape, high, strict=True)
+    )
+
+
+def _dimension_data(dimension: Dimension) -> dict[str, Any]:
+    return {**vars(dimension), "places": [vars(place) for place in dimension.places]}
+
+
+def _dimensions(data: Mapping[str, Any]) -> tuple[Dimension, ...]:
+    parts = ("input", "dim", "factor", "offset")
+    return tuple(
+        Dimension(
+            str(item["name"]),
+            int(item["low"]),
+            int(item["high"]),
+            int(item["step"]),
+            tuple(Place(*(int(place[key]) for key in parts)) for place in item["places"]),
+            bool(item["named"]),
+        )
+        for item in data["dimensions"]
+    )
+
+
+def _tied(groups: Any, inputs: Sequence[TensorSpec]) -> tuple[Dimension, ...]:
+    """Read the groups of equal dimensions of format 1."""
+    found = []
+    for group in groups:
+        places = tuple(Place(int(index), int(dim)) for index, dim in group)
+        spec, dim = inputs[places[0].input], places[0].dim
+        if spec.min_shape is None or spec.max_shape is None:
+            raise CheckpointError(f"the input {spec.name!r} has no range")
+        low, high = spec.min_shape[dim], spec.max_shape[dim]
+        name = f"{spec.name}.shape[{dim}]"
+        found.append(Dimension(name, low, high, places=places, named=False))
+    return tuple(found)
+
+
+def _profile(data: Any) -> Profile:
+    return tuple((_shape(low), _shape(best), _shape(high)) for low, best, high in data)
+
+
+def _shape(data: Any) -> Shape:
+    return tuple(int(size) for size in data)
+
+
 def _spec_data(spec: TensorSpec) -> dict[str, Any]:
     return {**vars(spec), "dtype": _dtype_name(spec.dtype)}
 
@@ -333,7 +509,9 @@ def _spec(data: dict[str, Any]) -> TensorSpec:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{data['dtype']!r} is no dtype")
     shapes = [data["shape"], data["min_shape"], data["opt_shape"], data["max_shape"]]
-    read = [None if shape is None else tuple(int(size) for size in shape) for shape in shapes]
+    read = [None if shape is None else _shape(shape) for shape in shapes]
     if read[0] is None:
         raise TypeError("a tensor without a shape")
-    return TensorSpec(str(data["name"]), dtype, read[0], *read[1:])
+    sizes = tuple(str(size) for size in data.get("sizes", ()))
+    shape, low, best, high = read[0], *read[1:]
+    return TensorSpec(str(data["name"]), dtype, shape, low, best, high, sizes)

@@ -1,6 +1,7 @@
 """A module is left as it was: what its forward pass may change, noted before and put back after."""
 
 from t2t.isolation.preserve import (
+    Interrupts,
     SavedMemory,
     eager,
     preserved,
@@ -11,6 +12,7 @@ from t2t.isolation.snapshot import Change, Snapshot, storage_key
 
 __all__ = [
     "Change",
+    "Interrupts",
     "SavedMemory",
     "Snapshot",
     "eager",

@@ -1,38 +1,46 @@
 """What a converted module consists of, as entries of a state_dict.
 
     engine       the plan: uint8, one dimension; absent where the module has none
-    metadata     JSON: format, who wrote it, the signature, the plan's size and CRC-32, backend and
-                 version, compute capabilities, precision
-    program.*    the reference executor's program, where one is kept
+    program.*    the reference executor's program, where one is kept: a JSON text, and those of its
+                 weights that do not stand in the plan byte for byte
+    metadata     JSON: format, who wrote it, the signature, backend and version, compute
+                 capabilities, precision, and type, size and checksum of every other entry
+    checksum     CRC-32 of the metadata
 
 Nothing else, so `torch.load(..., weights_only=True)` reads it, and neither a GPU nor TensorRT is
-needed to load it.
+needed to load it. Everything is checked before anything of it is used.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from t2t.errors import CheckpointError, EngineError
 from t2t.io import Signature
+from t2t.module.attributes import attribute_data, read_attributes
 from t2t.reference import Program
 from t2t.runtime import Engine
+from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the checkpoint; a reader refuses newer ones."""
 
 _PROGRAM = "program."
 _CONVERT_AGAIN = "convert the module again, or load a checkpoint of a t2t.TRTModule"
+_PIECE = 1 << 20  # bytes
+
+Entry = torch.Tensor | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +52,15 @@ class Converted:
         engine: the plan, or None.
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
-            "compute_capabilities", "precision".
+            "compute_capabilities", "precision", "parameter_dtype", "original".
+        attributes: settings of the original module; a checkpoint keeps those that are plain data.
     """
 
     signature: Signature
     engine: Engine | None
     program: Program | None
     details: Mapping[str, Any]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Converted:
         return self
@@ -58,54 +68,56 @@ class Converted:
     def __reduce__(self) -> tuple[Any, ...]:
         return Converted.from_state, (self.to_state(),)
 
-    def to_state(self) -> dict[str, torch.Tensor | str]:
-        """Give the entries of the checkpoint; no tensor is copied."""
-        entries: dict[str, torch.Tensor | str] = {}
-        if self.engine is not None:
-            entries["engine"] = self.engine.plan
-        entries["metadata"] = self._metadata
-        if self.program is not None:
-            state = self.program.to_state()
-            entries.update({_PROGRAM + name: value for name, value in state.items()})
-        return entries
+    def to_state(self) -> dict[str, Entry]:
+        """Return the entries of the checkpoint; no tensor is copied."""
+        return dict(self._entries)
 
     @cached_property
-    def _metadata(self) -> str:
-        plan = None if self.engine is None else self.engine.plan
-        return json.dumps(
+    def _entries(self) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        if self.engine is not None:
+            entries["engine"] = self.engine.plan
+        if self.program is not None:
+            state = self.program.to_state(entries.get("engine"))  # type: ignore[arg-type]
+            entries.update({_PROGRAM + name: value for name, value in state.items()})
+        metadata = json.dumps(
             {
                 "format": FORMAT,
-                "writer": f"t2t {_version()}",
+                "writer": f"t2t {__version__}",
                 "signature": self.signature.to_data(),
-                "plan": None if plan is None else {"bytes": plan.numel(), "crc32": _crc(plan)},
+                "entries": {name: _summary(value) for name, value in entries.items()},
                 "program": self.program is not None,
                 "details": dict(self.details),
+                "attributes": attribute_data(self.attributes),
             }
         )
+        return {**entries, "metadata": metadata, "checksum": _text_checksum(metadata)}
 
     @classmethod
     def from_state(cls, entries: Mapping[str, Any]) -> Converted:
-        """Read what `to_state` gave.
+        """Read what `to_state` returned, checking everything.
 
         Raises:
             CheckpointError: it is damaged, is not one of t2t's, or a newer t2t wrote it.
         """
         data = _read_metadata(entries)
         try:
+            _check_entries(data, entries)
             signature = Signature.from_data(data["signature"])
-            engine = _read_engine(entries.get("engine"), data["plan"])
-            program = _read_program(entries) if data["program"] else None
-            details = dict(data["details"])
-        except (KeyError, TypeError, ValueError) as error:
+            engine = _read_engine(entries) if "engine" in data["entries"] else None
+            program = _read_program(entries, engine) if data["program"] else None
+            details = _read_details(data["details"])
+            attributes = read_attributes(data.get("attributes", {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
         if program is not None:
             _check_program(program, signature)
-        return cls(signature, engine, program, details)
+        return cls(signature, engine, program, details, attributes)
 
 
 def is_entry(name: str) -> bool:
     """Say whether `Converted.to_state` makes entries of this name."""
-    return name in ("engine", "metadata") or name.startswith(_PROGRAM)
+    return name in ("engine", "metadata", "checksum") or name.startswith(_PROGRAM)
 
 
 def _read_metadata(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,43 +134,89 @@ def _read_metadata(entries: Mapping[str, Any]) -> dict[str, Any]:
         found = data["format"]
         writer = data["writer"]
         newer = found > FORMAT
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
     if newer:
         raise CheckpointError(
-            f"the checkpoint has format {found}, written by {writer}; this is t2t {_version()}, "
+            f"the checkpoint has format {found}, written by {writer}; this is t2t {__version__}, "
             f"which reads formats up to {FORMAT}: update t2t"
         )
+    if found > 1 and entries.get("checksum") != _text_checksum(text):
+        raise CheckpointError("the checkpoint's metadata are damaged: their checksum differs")
     checked: dict[str, Any] = data
     return checked
 
 
-def _read_engine(plan: Any, wanted: Mapping[str, int] | None) -> Engine | None:
-    if wanted is None:
-        return None
-    if not isinstance(plan, torch.Tensor):
-        raise CheckpointError('the checkpoint is damaged: it has no tensor under "engine"')
+def _check_entries(data: dict[str, Any], entries: Mapping[str, Any]) -> None:
+    """Compare type, size and checksum of every entry with what was saved."""
+    if data["format"] == 1:
+        # Only the plan was summed up then, in one piece.
+        plan = data["plan"]
+        saved = {"engine": ["uint8", plan["bytes"], plan["crc32"]]} if plan else {}
+        data["entries"] = saved
+        found = {name: _summary(entries.get(name), in_pieces=False) for name in saved}
+    else:
+        saved = data["entries"]
+        found = {name: _summary(entries.get(name)) for name in saved}
+    for name, wanted in saved.items():
+        if found[name] != wanted:
+            raise CheckpointError(
+                f"the checkpoint is damaged: its entry {name!r} is {_summary_text(found[name])}, "
+                f"but {_summary_text(wanted)} was saved"
+            )
+
+
+def _summary(value: Any, in_pieces: bool = True) -> list[Any]:
+    """Return type, size (elements or characters) and checksum of an entry."""
+    if isinstance(value, str):
+        return ["str", len(value), zlib.crc32(value.encode("utf-8", "surrogatepass"))]
+    flat = isinstance(value, torch.Tensor) and value.layout == torch.strided and value.dim() == 1
+    if not flat or value.is_meta:
+        return ["missing" if value is None else type(value).__name__, 0, 0]
+    data = value.detach().cpu().contiguous().view(torch.uint8).numpy()
+    checksum = _checksum(data) if in_pieces else zlib.crc32(data.data)
+    return [str(value.dtype).removeprefix("torch."), value.numel(), checksum]
+
+
+def _summary_text(summary: list[Any]) -> str:
+    kind, size, checksum = summary
+    return kind if not size else f"{kind} of {size} (checksum {checksum:08x})"
+
+
+def _checksum(data: Any) -> int:
+    """Return the CRC-32 of the pieces' CRC-32: the pieces are summed up side by side."""
+    pieces = [data[start : start + _PIECE].data for start in range(0, len(data), _PIECE)]
+    if len(pieces) <= 1:
+        return zlib.crc32(data.data)
+    with ThreadPoolExecutor() as pool:
+        return zlib.crc32(np.array([*pool.map(zlib.crc32, pieces)], "<u4").data)
+
+
+def _text_checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def _read_engine(entries: Mapping[str, Any]) -> Engine:
     try:
-        engine = Engine(plan)
+        return Engine(entries["engine"])
     except EngineError as error:
         raise CheckpointError(f"the checkpoint is damaged: {error}") from error
-    if engine.plan.numel() != wanted["bytes"] or _crc(engine.plan) != wanted["crc32"]:
-        raise CheckpointError(
-            f"the checkpoint is damaged: its engine has {engine.plan.numel()} bytes (CRC-32 "
-            f"{_crc(engine.plan):08x}), but {wanted['bytes']} ({wanted['crc32']:08x}) were saved"
-        )
-    return engine
 
 
-def _read_program(entries: Mapping[str, Any]) -> Program:
-    # Where torch.load put the weights (map_location) does not matter: runs move them themselves.
-    return Program.from_state(
-        {
-            name.removeprefix(_PROGRAM): value.cpu() if isinstance(value, torch.Tensor) else value
-            for name, value in entries.items()
-            if name.startswith(_PROGRAM)
-        }
-    )
+def _read_program(entries: Mapping[str, Any], engine: Engine | None) -> Program:
+    own = {
+        name.removeprefix(_PROGRAM): value
+        for name, value in entries.items()
+        if name.startswith(_PROGRAM)
+    }
+    return Program.from_state(own, None if engine is None else engine.plan)
+
+
+def _read_details(data: Any) -> dict[str, Any]:
+    details = dict(data)
+    if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
+        raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
+    return details
 
 
 def _check_program(program: Program, signature: Signature) -> None:
@@ -166,18 +224,7 @@ def _check_program(program: Program, signature: Signature) -> None:
         (program.inputs, signature.inputs),
         (program.outputs, signature.outputs),
     ):
-        have = {info.name: info.dtype for info in infos}
-        want = {spec.name: spec.dtype for spec in specs}
+        have = {info.name: (info.dtype, info.shape) for info in infos}
+        want = {spec.name: (spec.dtype, spec.shape) for spec in specs}
         if have != want:
             raise CheckpointError(f"the program has {have}, but the signature {want}")
-
-
-def _crc(plan: torch.Tensor) -> int:
-    return zlib.crc32(plan.numpy().data)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("t2t")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return "(not installed)"

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from t2t.errors import EngineError, ShapeError
+from t2t.errors import CheckpointError, EngineError, ShapeError
+from t2t.files import written_whole
 from t2t.io import Signature, TensorSpec
+from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.checkpoint import Converted, is_entry
+from t2t.module.ran_on import RanOn, engine_required
 from t2t.reference import Program
 from t2t.runtime import Engine
-from t2t.runtime.plans import PlanData
+from t2t.runtime.plans import PlanData, as_plan, origin_of
 
-__all__ = ["ReferenceExecutionWarning", "TRTModule"]
+__all__ = ["ReferenceExecutionWarning", "TRTModule", "load"]
 
 # _run, forward and the two frames of nn.Module.__call__ stand between a warning and the caller.
 _CALLER = 5
+_OPAQUE = (
+    "a converted module is an engine, which {what} cannot look into; use the original module "
+    "there. This one is saved by model_trt.save(path) and read by t2t.load(path); "
+    "model_trt.save_engine(path) writes the engine for C++"
+)
 
 
 class ReferenceExecutionWarning(UserWarning):
@@ -30,21 +42,34 @@ class TRTModule(torch.nn.Module):
     """A converted module: takes and returns what the original did.
 
     On CUDA tensors it runs its engine. Where the engine cannot run, it runs the network in the
-    reference executor and says so once, with a ReferenceExecutionWarning.
+    reference executor and says so once, with a ReferenceExecutionWarning; where
+    `require_engine` or the environment variable T2T_REQUIRE_ENGINE is set, it raises instead.
 
     `TRTModule()` is empty, to be filled by `load_state_dict`, which needs neither a GPU nor
     TensorRT; the engine is loaded at the first call on a GPU.
+
+    It answers for the original's settings: attributes that are plain data (``out_channels``) or
+    configs are those of the original. Its one parameter has no elements and is not saved:
+    ``next(module.parameters())`` has the original's dtype and device, and follows ``.to(device)``.
+    The types that the network computes in do not change any more, so ``.half()`` changes nothing.
 
     Args:
         plan: the serialized engine; bytes are copied, tensors and writable buffers are shared.
         signature: inputs and outputs; None takes the program's, in order.
         program: the network for the reference executor; its weights are copied.
-        precision: what the network computes in: "fp32", "fp16" or "bf16"; verify goes by it.
+        precision: what the network computes in: "fp32", "fp16" or "bf16"; verify goes by it. None
+            is not known.
         compute_capabilities: the GPUs that the plan was built for, such as ("8.9",).
+        original: the module that was converted, for its settings.
+
+    Attributes:
+        require_engine: raise EngineError where the engine cannot run, instead of running in
+            PyTorch.
+        last_run: device of the last call, and why it was not the engine; see `ran_on`.
 
     Raises:
         ValueError: a plan comes without a signature.
-        EngineError: the plan is empty.
+        EngineError: the plan is empty, or a path.
     """
 
     _converted: Converted | None
@@ -55,28 +80,75 @@ class TRTModule(torch.nn.Module):
         signature: Signature | None = None,
         program: Program | None = None,
         *,
-        precision: str = "fp32",
+        precision: str | None = "fp32",
         compute_capabilities: Sequence[str] = (),
+        original: Any = None,
     ) -> None:
         super().__init__()
         self._converted = None
         self._warned = False
+        self.last_run: tuple[torch.device, str] | None = None
+        self.require_engine = False
+        self._empty_parameter = torch.nn.Parameter(torch.empty(0), requires_grad=False)
         if plan is None and program is None:
             return
+        if isinstance(plan, str | os.PathLike):
+            raise EngineError(
+                f"{str(plan)!r} is a path: TRTModule.from_engine(path) reads a plain engine, "
+                "t2t.load(path) a checkpoint"
+            )
         if signature is None:
             if program is None:
                 raise ValueError("a plan needs a signature, which says what goes in and comes out")
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
         engine = None if plan is None else Engine(plan)
         origin = engine.origin if engine else None
+        parameter = first_parameter(original)
+        dtype = _first_float(signature) if parameter is None else parameter.dtype
         details = {
             "precision": precision,
             "compute_capabilities": list(compute_capabilities),
             "backend": origin.backend if origin else None,
             "backend_version": origin.version if origin else None,
+            "parameter_dtype": _dtype_name(dtype),
+            "original": None if original is None else _class_name(original),
         }
         own = None if program is None else _with_own_weights(program)
-        self._converted = Converted(signature, engine, own, details)
+        device = None if parameter is None else parameter.device
+        self._fill(Converted(signature, engine, own, details, attributes_of(original)), device)
+
+    @classmethod
+    def from_engine(
+        cls,
+        engine: str | os.PathLike[str] | PlanData,
+        *,
+        device: torch.device | str | None = None,
+        precision: str | None = None,
+    ) -> TRTModule:
+        """Make a module of a plain engine, such as trtexec and Polygraphy write.
+
+        It takes the engine's inputs in their order or by name, and returns its output, or a tuple
+        of its outputs. Names, dtypes, shapes and profiles are the engine's own, so it must be
+        loaded: this works only on a GPU that runs it.
+
+        Args:
+            engine: a file, or its bytes.
+            device: the GPU to load it on; by default the current one.
+            precision: what it computes in ("fp16"), which a plan does not tell; verify goes by it.
+
+        Raises:
+            EngineError: it is no plan, or cannot run here; the text says why.
+        """
+        is_path = isinstance(engine, str | os.PathLike)
+        plan: Any = bytearray(Path(engine).read_bytes()) if is_path else engine  # type: ignore[arg-type]
+        module = cls(plan, Signature.flat((), ()), precision=precision)
+        loaded = module._filled()
+        assert loaded.engine is not None
+        execution = loaded.engine.load(torch.device(device or "cuda"))
+        signature = Signature.flat(*execution.specs())
+        details = {**loaded.details, "parameter_dtype": _dtype_name(_first_float(signature))}
+        module._fill(Converted(signature, loaded.engine, None, details, {}), execution.device)
+        return module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run on what the original module takes.
@@ -85,10 +157,15 @@ class TRTModule(torch.nn.Module):
             ShapeError: an input is not what the module was converted for.
             EngineError: the engine cannot run here and there is no program, or TensorRT fails.
         """
+        if torch.compiler.is_exporting():
+            raise EngineError(_OPAQUE.format(what="torch.export"))
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            raise EngineError(_OPAQUE.format(what="torch.jit.trace"))
         converted = self._filled()
-        tensors = converted.signature.bind(args, kwargs)
-        converted.signature.check(tensors)
-        return converted.signature.result(self._run(converted, tensors))
+        signature = converted.signature
+        tensors = signature.bind(args, kwargs)
+        signature.check(tensors)
+        return signature.result(self._run(converted, tensors))
 
     @property
     def signature(self) -> Signature:
@@ -116,16 +193,37 @@ class TRTModule(torch.nn.Module):
         return self._filled().program
 
     @property
-    def precision(self) -> str:
-        """What the network computes in: "fp32", "fp16" or "bf16"."""
-        return str(self._filled().details.get("precision", "fp32"))
+    def precision(self) -> str | None:
+        """What the network computes in: "fp32", "fp16" or "bf16"; None is not known."""
+        return self._filled().details.get("precision")
 
     @property
     def details(self) -> dict[str, Any]:
         """What is known of the conversion: backend, backend_version, precision, GPUs."""
         return dict(self._filled().details)
 
-    def save_engine(self, path: str | Path) -> None:
+    @property
+    def ran_on(self) -> RanOn | None:
+        """Where the last call ran: in the engine, or in PyTorch and why; None before any call."""
+        return self.last_run and RanOn.of(*self.last_run, self.details)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the original's first parameter."""
+        return self._empty_parameter.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where ``.to()`` put the module; it runs where its inputs are."""
+        return self._empty_parameter.device
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the checkpoint, which `t2t.load` reads anywhere; whole, or not at all."""
+        self._filled()
+        with written_whole(path) as file:
+            torch.save(self.state_dict(), file)
+
+    def save_engine(self, path: str | os.PathLike[str]) -> None:
         """Write the plain engine file, which trtexec and TensorRT's C++ API load.
 
         Raises:
@@ -134,7 +232,8 @@ class TRTModule(torch.nn.Module):
         engine = self._filled().engine
         if engine is None:
             raise EngineError("this module has no engine to save, only a program")
-        Path(path).write_bytes(engine.plan.numpy().data)
+        with written_whole(path) as file:
+            file.write(engine.plan.numpy().data)
 
     def extra_repr(self) -> str:
         """Describe inputs, outputs, engine and program, a line each."""
@@ -145,17 +244,32 @@ class TRTModule(torch.nn.Module):
             self._converted.engine,
             self._converted.program,
         )
-        lines = [f"inputs: {'; '.join(map(str, signature.inputs))}"]
-        lines += [f"outputs: {'; '.join(map(str, signature.outputs))}"]
+        details = self.details
+        original = details.get("original")
+        lines = [f"converted from: {original}"] if original else []
+        for what, specs in (("takes", signature.inputs), ("returns", signature.outputs)):
+            lines += [f"{what} {spec}" for spec in specs]
+        lines += [f"sizes: {note}" for note in signature.notes]
         if engine is not None:
-            gpus = ", ".join(self.details.get("compute_capabilities", ()))
-            lines += [
-                f"engine: {engine.plan.numel() / 1e6:.1f} MB, {self.precision}, by {engine.origin}"
-                + (f" for compute capability {gpus}" if gpus else "")
-            ]
+            gpus = ", ".join(details.get("compute_capabilities", ()))
+            parts = [f"{engine.plan.numel() / 1e6:.1f} MB", details.get("precision")]
+            parts += [f"{engine.origin}", f"for compute capability {gpus}" if gpus else ""]
+            lines.append(f"engine: {', '.join(part for part in parts if part)}")
         if program is not None:
-            lines += [f"program: {len(program.layers)} layers"]
+            lines.append(
+                f"program: {len(program.layers)} layers, run in PyTorch without the engine"
+            )
+        if self.last_run is not None:
+            lines.append(f"last run: {self.ran_on}")
         return "\n".join(lines)
+
+    def _fill(self, converted: Converted, device: torch.device | None = None) -> None:
+        self._converted = converted
+        self._warned = False
+        self.last_run = None
+        dtype = getattr(torch, converted.details.get("parameter_dtype") or "float32")
+        empty = torch.empty(0, dtype=dtype, device=device or self._empty_parameter.device)
+        self._empty_parameter = torch.nn.Parameter(empty, requires_grad=False)
 
     def _filled(self) -> Converted:
         if self._converted is None:
@@ -164,39 +278,78 @@ class TRTModule(torch.nn.Module):
 
     def _run(
         self, converted: Converted, tensors: Sequence[torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    ) -> Mapping[str, torch.Tensor]:
         device = tensors[0].device if tensors else torch.device("cpu")
         named = {}
         for spec, tensor in zip(converted.signature.inputs, tensors, strict=True):
             if tensor.device != device:
                 both = sorted({str(device), str(tensor.device)})
                 raise ShapeError(f"the inputs are on several devices: {both}")
+            if isinstance(tensor, FakeTensor):
+                raise EngineError(_OPAQUE.format(what="a tracer (torch.export, t2t.convert)"))
             named[spec.name] = tensor
-        if converted.engine is None:
-            reason = "it was made without an engine"
-        else:
+        reason = "it was made without an engine"
+        if converted.engine is not None:
             try:
                 execution = converted.engine.load(device)
             except EngineError as error:
                 reason = str(error)
             else:
+                # nn.Module's own setattr would take a microsecond.
+                self.__dict__["last_run"] = (device, "")
                 return execution.run(named)
+        self._may_run_in_pytorch(converted, reason)
+        self.last_run = (device, reason)
+        assert converted.program is not None
+        return converted.program.run(named)
+
+    def _may_run_in_pytorch(self, converted: Converted, reason: str) -> None:
         if converted.program is None:
             raise EngineError(f"{reason}; nor is there a program to run in PyTorch instead")
+        if self.require_engine or engine_required():
+            raise EngineError(
+                f"the engine does not run: {reason}; running in PyTorch instead is forbidden by "
+                + ("require_engine" if self.require_engine else "T2T_REQUIRE_ENGINE")
+            )
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"a converted module runs in PyTorch (reference executor), not in TensorRT: "
                 f"{reason}",
                 ReferenceExecutionWarning,
-                stacklevel=_CALLER,
+                stacklevel=_CALLER + 1,
             )
-        return converted.program.run(named)
+
+    def __getattr__(self, name: str) -> Any:
+        # Called only for what is not found otherwise.
+        converted = self.__dict__.get("_converted")
+        if converted is not None and name in converted.attributes:
+            value = converted.attributes[name]
+            return value.value() if isinstance(value, Stored) else value
+        return super().__getattr__(name)
+
+    def __dir__(self) -> list[str]:
+        kept = self._converted.attributes if self._converted is not None else ()
+        return sorted({*super().__dir__(), *kept})  # type: ignore[no-untyped-call]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> TRTModule:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        moved = self._empty_parameter
+        if self._converted is not None:
+            # .half() and .to(dtype) change no network.
+            dtype = getattr(torch, self._converted.details.get("parameter_dtype") or "float32")
+            moved = torch.nn.Parameter(moved.detach().to(dtype), requires_grad=False)
+        self._empty_parameter = moved
+        return self
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise EngineError(_OPAQUE.format(what="torch.jit.script"))
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        del destination[prefix + "_empty_parameter"]
         if self._converted is not None:
             for name, value in self._converted.to_state().items():
                 destination[prefix + name] = value
@@ -217,8 +370,7 @@ class TRTModule(torch.nn.Module):
             if name.startswith(prefix)
         }
         if "metadata" in own or (own and strict):
-            self._converted = Converted.from_state(own)
-            self._warned = False
+            self._fill(Converted.from_state(own))
         else:
             missing_keys.append(prefix + "metadata")
         unexpected_keys.extend(prefix + name for name in own if strict and not is_entry(name))
@@ -237,3 +389,65 @@ def _with_own_weights(program: Program) -> Program:
 
 def _specs(infos: Sequence[Any]) -> list[TensorSpec]:
     return [TensorSpec(info.name, info.dtype, tuple(info.shape)) for info in infos]
+
+
+def _first_float(signature: Signature) -> torch.dtype:
+    dtypes = [spec.dtype for spec in signature.inputs if spec.dtype.is_floating_point]
+    return dtypes[0] if dtypes else torch.float32
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _class_name(module: Any) -> str:
+    named = type(module) if isinstance(module, torch.nn.Module) else module
+    return str(getattr(named, "__qualname__", type(module).__qualname__))
+
+
+def load(path: str | os.PathLike[str]) -> TRTModule:
+    """Read a converted module that `TRTModule.save` wrote; needs neither a GPU nor TensorRT.
+
+    Raises:
+        CheckpointError: the file is damaged, is not one of t2t's, or a newer t2t wrote it.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:  # an OSError of torch.load can only come from damage then
+        start = file.read(64)
+    if origin_of(as_plan(start or b"\0")) is not None:
+        raise CheckpointError(
+            f"{os.fspath(path)} is a plain engine: TRTModule.from_engine(path) reads it"
+        )
+    try:
+        entries = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise CheckpointError(f"{os.fspath(path)} is no checkpoint: {error}") from error
+    if not isinstance(entries, Mapping):
+        raise CheckpointError(f"{os.fspath(path)} holds a {type(entries).__name__}, no state_dict")
+    parts = [name for name in entries if str(name).endswith(".metadata")]
+    if "metadata" not in entries and parts:
+        raise CheckpointError(
+            f"{os.fspath(path)} holds a larger model with a converted part "
+            f"{parts[0].removesuffix('.metadata')!r}: make that model, with a TRTModule() there, "
+            "and use its load_state_dict"
+        )
+    module = TRTModule()
+    module.load_state_dict(entries)
+    return module
+
+
+# What torch.load raises for files that are none of its own, or damaged.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)

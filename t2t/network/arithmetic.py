@@ -9,6 +9,7 @@ import torch
 
 from t2t.backend import trt
 from t2t.network.core import NetworkCore, NetworkTensor, TensorLike
+from t2t.sizes import static_size
 
 __all__ = ["Arithmetic", "axes_mask", "member"]
 
@@ -116,11 +117,17 @@ class Arithmetic(NetworkCore):
         return self.result(self.add("add_softmax", self.tensor(input), axes=axes_mask(axis)))
 
     def add_topk(
-        self, input: TensorLike, op: Any, k: int, axis: int
+        self, input: TensorLike, op: Any, k: Any, axis: int
     ) -> tuple[NetworkTensor, NetworkTensor]:
-        """Add an ITopKLayer; gives values and int32 indices, both of size ``k`` along ``axis``."""
-        kind = member("TopKOperation", op)
-        layer = self.add("add_topk", self.tensor(input), kind, k, axes_mask(axis))
+        """Add an ITopKLayer; gives values and int32 indices, both of size ``k`` along ``axis``.
+
+        ``k`` may be symbolic.
+        """
+        kind, number = member("TopKOperation", op), static_size(k)
+        given = 1 if number is None else number
+        layer = self.add("add_topk", self.tensor(input), kind, given, axes_mask(axis))
+        if number is None:
+            layer.set_input(1, self.cast(self.scalar(k), torch.int32))
         return self.result(layer), self.result(layer, 1)
 
     def add_matrix_multiply(

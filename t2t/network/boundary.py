@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from t2t import backend, dtypes
-from t2t.errors import ConversionError
+from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, Operation, shape
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 
 __all__ = ["Boundary"]
 
@@ -30,6 +30,10 @@ class Boundary(NetworkCore):
 
     def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
         """Make a traced or constant torch tensor a network output, in torch's own dtype."""
+        if value.dtype == torch.float64:
+            raise UnsupportedArgumentError(
+                f"the output {name!r} is float64, which TensorRT does not have; return .float()"
+            )
         # Not named "output": that is the tensor's own name, by default.
         with self.operation(Operation("mark_output")):
             tensor = self.tensor(value)
@@ -38,6 +42,7 @@ class Boundary(NetworkCore):
                 # TensorRT ignores a second marking, and the marking of an input.
                 tensor = self.result(self.add("add_identity", tensor))
         tensor.name = self.unique_name(name)
+        self._note_sizes(value, tensor)
         self._marked.add(tensor.name)
         self.raw.mark_output(tensor)
         return tensor
@@ -58,7 +63,7 @@ class Boundary(NetworkCore):
             raise ConversionError(
                 f"the converter's layers give shape {sizes}, torch gives {tuple(value.shape)}"
             )
-        self.bind(value, self._finish_dtype(tensor, value.dtype))
+        self.bind(value, self._finish_dtype(tensor, value.dtype), self._operation.choice.kind)
 
     def _finish_dtype(self, tensor: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
         got = dtypes.from_trt(tensor.dtype)

@@ -21,9 +21,9 @@ from t2t.network.tensors import (
     set_attribute,
     shape,
 )
-from t2t.precision import Policy
+from t2t.precision import Kind, Policy
 from t2t.registry import Precision
-from t2t.shapes import is_symbolic
+from t2t.sizes import has_symbol, is_symbolic, size_texts
 
 __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
@@ -47,6 +47,7 @@ class NetworkCore:
         """Data of the constant layers that numpy has no type for, by layer name."""
         self._operation = Operation("network")
         self._values: dict[int, NetworkTensor] = {}
+        self._kinds: dict[int, Kind] = {}
         self._refused: dict[int, Exception] = {}
         self._shared: dict[tuple[Any, ...], NetworkTensor] = {}
         self._names: dict[str, int] = {}
@@ -54,6 +55,7 @@ class NetworkCore:
         # TensorRT reads weights until the build ends, and ids must stay taken as long as they are
         # keys: everything that the network refers to lives as long as the network.
         self._alive: list[Any] = []
+        self._dynamic: list[tuple[torch.Tensor, NetworkTensor]] = []
 
     # -- the operation in progress ---------------------------------------------------------------
 
@@ -61,7 +63,14 @@ class NetworkCore:
     def operation(self, operation: Operation, precision: Precision = "follow") -> Iterator[None]:
         """Name, place and type the layers that are added inside a ``with`` block."""
         before, self._operation = self._operation, operation
-        operation.dtypes = self.policy.compute_dtype(precision, operation.scope, operation.inputs)
+        operation.choice = self.policy.choose(
+            precision,
+            operation.scope,
+            operation.operands,
+            operation.numbers,
+            operation.cast,
+            operation.like,
+        )
         try:
             yield
         finally:
@@ -85,11 +94,12 @@ class NetworkCore:
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Give the dtype in which the operation computes what torch has as ``dtype``."""
         if dtype == torch.float64:
-            dtype = torch.float32
+            # Where that is asked for; `cast` refuses it elsewhere. Never half.
+            return torch.float32
         if dtype == torch.uint8:
             # TensorRT has uint8 at the edges of a network only; inside, such numbers are int32.
             return torch.int32
-        return self._operation.dtypes.get(dtype, dtype)
+        return self._operation.choice.dtypes.get(dtype, dtype)
 
     # -- adding layers ---------------------------------------------------------------------------
 
@@ -136,16 +146,20 @@ class NetworkCore:
 
     # -- tensors ---------------------------------------------------------------------------------
 
-    def bind(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
-        """Let a traced torch tensor stand for a network tensor."""
+    def bind(self, value: torch.Tensor, tensor: NetworkTensor, kind: Kind = Kind.FLOAT) -> None:
+        """Let a traced torch tensor stand for a network tensor, which counts as ``kind``."""
         self._values[id(value)] = tensor
+        self._kinds[id(value)] = kind
         self._alive.append(value)
+        self._note_sizes(value, tensor)
 
-    def traced_tensors(self) -> Iterator[tuple[torch.Tensor, NetworkTensor]]:
-        """Iterate over the traced torch tensors and the network tensors that they stand for."""
-        for value in self._alive:
-            if isinstance(value, torch.Tensor) and id(value) in self._values:
-                yield value, self._values[id(value)]
+    def _note_sizes(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
+        if has_symbol(tuple(value.shape)):
+            self._dynamic.append((value, tensor))
+
+    def sizes(self) -> dict[str, tuple[str, ...]]:
+        """Return the shapes of the tensors that have dynamic sizes, in the user's names."""
+        return {tensor.name: size_texts(value) for value, tensor in self._dynamic}
 
     def refuse(self, value: torch.Tensor, error: Exception) -> None:
         """Let any use of a traced torch tensor raise an error."""
@@ -158,10 +172,16 @@ class NetworkCore:
             return id(x) in self._values
         return not isinstance(x, bool | int | float)
 
-    def current_dtype(self, x: torch.Tensor) -> torch.dtype:
-        """Give the dtype that a torch tensor has in the network: half, perhaps, under fp16."""
-        known = self._values.get(id(x))
-        return x.dtype if known is None else dtypes.from_trt(known.dtype)
+    def kind(self, x: torch.Tensor) -> Kind | None:
+        """Return what a traced torch tensor counts as under ``fp16=True``; None of other ones."""
+        if x.dtype in (torch.float16, torch.bfloat16):
+            return Kind.HALF
+        return self._kinds.get(id(x))
+
+    def is_wide(self, x: torch.Tensor) -> bool:
+        """Say whether a traced torch tensor is float32 also where it takes part as half."""
+        kind = self.kind(x)
+        return kind is Kind.WIDE or (x.dim() == 0 and kind in (Kind.FLOAT, Kind.CAST))
 
     def tensor(
         self, x: TensorLike, dtype: torch.dtype | None = None, rank: int | None = None
@@ -183,8 +203,10 @@ class NetworkCore:
                 return self.constant(x, wanted, rank)
             return self._align(self.cast(known, wanted), rank)
         if isinstance(x, bool | int | float):
+            if (dtype or self.output.dtype) == torch.float64:
+                self._check_range(torch.tensor(x, dtype=torch.float64), torch.float32)
             wanted = self.compute_dtype(dtype or self.output.dtype)
-            return self._number(x, wanted, rank or 0)
+            return self.number(x, wanted, rank or 0)
         if is_symbolic(x):
             wanted = self.compute_dtype(dtype or self.output.dtype)
             return self._align(self.cast(self.scalar(x), wanted), rank)
@@ -202,13 +224,17 @@ class NetworkCore:
         raise NotImplementedError
 
     def cast(self, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
-        """Give a network tensor in another dtype; there is one cast for all users."""
-        data_type = dtypes.to_trt(dtype)
+        """Return a network tensor in another dtype; there is one cast for all users."""
+        data_type = self.trt_dtype(dtype)
         if x.dtype == data_type:
             return x
         key = ("cast", x.name, data_type)
         if key not in self._shared:
-            self._shared[key] = self.result(self.add("add_cast", x, data_type))
+            made = self.result(self.add("add_cast", x, data_type))
+            self._shared[key] = made
+            if dtype == torch.float32 and self.dtype_of(x) in (torch.float16, torch.bfloat16):
+                # The way back is exact, and needs no layer.
+                self._shared["cast", made.name, x.dtype] = x
         return self._shared[key]
 
     def constant(
@@ -236,7 +262,10 @@ class NetworkCore:
         if 0 in sizes:
             return self._add_empty(dtype, sizes)
         # TensorRT has int8 and uint8 constants for quantization only.
-        stored = torch.int32 if dtype in (torch.int8, torch.uint8) else dtype
+        stored = dtype
+        if dtype in (torch.int8, torch.uint8):
+            # What does not fit keeps its low bits, as in torch.
+            x, stored = x.to(dtype), torch.int32
         data = self.weight(x, stored)
         layer = self.add("add_constant", sizes, data)
         if isinstance(data, trt.Weights):
@@ -253,11 +282,23 @@ class NetworkCore:
     def weight(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
         """Give a real tensor's data as TensorRT takes weights, without a copy where possible."""
         wanted = dtype or self.compute_dtype(x.dtype)
+        self._check_range(x, wanted)
         data = _within(x.detach(), wanted).to(device="cpu", dtype=wanted).contiguous()
         self._alive.append(data)
         if data.dtype in (torch.bfloat16, torch.float8_e4m3fn):
             return trt.Weights(dtypes.to_trt(data.dtype), data.data_ptr(), data.numel())
         return data.numpy()
+
+    def _check_range(self, x: torch.Tensor, dtype: torch.dtype) -> None:
+        """Raise where a float64 constant is finite and its float32 is not."""
+        if x.dtype != torch.float64 or dtype != torch.float32 or not x.numel():
+            return
+        largest = float(torch.where(x.isfinite(), x, 0).abs().max())
+        if largest > torch.finfo(dtype).max:
+            raise UnsupportedArgumentError(
+                f"a constant of {largest:.3g} is beyond the range of float32, in which float64 is "
+                "computed here"
+            )
 
     def dtype_of(self, x: NetworkTensor) -> torch.dtype:
         """Give the torch dtype of a network tensor."""
@@ -265,9 +306,12 @@ class NetworkCore:
 
     def trt_dtype(self, dtype: torch.dtype) -> Any:
         """Give TensorRT's data type of a torch dtype."""
+        if dtype == torch.float64 and self.policy.float64_as_float32:
+            dtype = torch.float32
         return dtypes.to_trt(dtype)
 
-    def _number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+    def number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
+        """Give a number as a constant with ``rank`` dimensions of size 1."""
         # repr tells -0.0 from 0.0 and equals itself for NaN.
         key = ("number", repr(x), dtype, rank)
         if key not in self._shared:

@@ -12,7 +12,7 @@ from t2t.network.arithmetic import member
 from t2t.network.core import NetworkTensor, TensorLike
 from t2t.network.core import shape as shape_of
 from t2t.network.shuffles import Shuffles, same_sizes
-from t2t.shapes import static_size
+from t2t.sizes import is_symbolic, static_size
 
 __all__ = ["Movement", "same_sizes"]
 
@@ -83,6 +83,11 @@ class Movement(Shuffles):
         old = [1] * (len(sizes) - len(old)) + old
         wanted = [o if static_size(s) == -1 else s for o, s in zip(old, sizes, strict=True)]
         repeated = [_differs(o, w) for o, w in zip(old, wanted, strict=True)]
+        if isinstance(x, torch.Tensor):
+            for size, again, new in zip(old, repeated, wanted, strict=True):
+                # What is not repeated must be as large already.
+                if not again and is_symbolic(size == new):
+                    torch._check(size == new)
         if not any(repeated):
             return tensor
         # A stride of 0 reads the only element of a dimension again and again.

@@ -11,7 +11,7 @@ from t2t.backend import trt
 from t2t.network.core import NetworkTensor, TensorLike
 from t2t.network.core import shape as shape_of
 from t2t.network.sizes import Sizes
-from t2t.shapes import expression, static_size
+from t2t.sizes import expression, static_size
 
 __all__ = ["Shuffles", "same_sizes"]
 

@@ -12,6 +12,7 @@ import torch
 
 from t2t import backend
 from t2t.errors import ConversionError
+from t2t.precision import Cast, Choice, Kind, Operand
 
 __all__ = ["MAX_RANK", "RANK", "NetworkTensor", "Operation", "TensorLike", "set_attribute", "shape"]
 
@@ -57,18 +58,25 @@ class Operation:
         scope: path of the module that made the call, as "layer1.0.conv1".
         line: the user's line, as "model.py:12 in forward".
         output: the fake tensors that torch answered with, nested as torch returns them.
-        inputs: dtypes of the network tensors that it reads.
+        operands: what decides about its floating-point operands under ``fp16=True``.
+        numbers: the numbers among its operands.
+        cast: what the model says of precision where it makes the call.
+        like: the kind of what it casts to the type of.
         unused: which of its outputs nobody reads, by their place.
-        dtypes: torch's floating dtypes and those that this operator computes in instead.
+        choice: torch's floating dtypes and those that this operator computes in instead, and what
+            its result counts as.
     """
 
     name: str
     scope: str = ""
     line: str = ""
     output: Any = None
-    inputs: Sequence[torch.dtype] = ()
+    operands: Sequence[Operand] = ()
+    numbers: Sequence[Any] = ()
+    cast: Cast | None = None
+    like: Kind | None = None
     unused: frozenset[int] = frozenset()
-    dtypes: dict[torch.dtype, torch.dtype] = field(default_factory=dict)
+    choice: Choice = field(default_factory=lambda: Choice({}, Kind.FLOAT))
 
     @property
     def path(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from t2t.reference import layers as _layers
 from t2t.reference.capture import capture
-from t2t.reference.compare import LayerError, LayerReport, compare_layers
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.program import Program
 
@@ -18,10 +17,7 @@ KINDS = _layers.KINDS
 __all__ = [
     "KINDS",
     "Layer",
-    "LayerError",
-    "LayerReport",
     "Program",
     "TensorInfo",
     "capture",
-    "compare_layers",
 ]

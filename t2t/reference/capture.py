@@ -15,6 +15,7 @@ from t2t.reference.datatypes import torch_dtype
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.program import Program
 from t2t.reference.registry import spec_of
+from t2t.reference.text import Sizes
 from t2t.reference.weights import read_weights
 
 __all__ = ["capture"]
@@ -42,7 +43,7 @@ _GROUPS = ("loop", "conditional")
 def capture(
     network: Any,
     constants: Mapping[str, Tensor] | None = None,
-    sizes: Mapping[str, Sequence[str]] | None = None,
+    sizes: Sizes | None = None,
 ) -> Program:
     """Read a network into a Program that runs without TensorRT.
 
@@ -54,7 +55,7 @@ def capture(
         network: an INetworkDefinition, of TensorRT or TensorRT-RTX.
         constants: tensors by layer name, used instead of the weights of constant layers; for
             the weights of other layers the key is "<layer name>.kernel" and so on.
-        sizes: what sizes are called in pictures, by tensor name: ("batch", "3").
+        sizes: shapes of tensors with names for dynamic sizes, by the tensor's name, to be shown.
 
     Raises:
         UnsupportedLayerError: a layer is of an unknown kind, or its weights cannot be read.
@@ -66,9 +67,9 @@ def capture(
     outputs = [_info(network.get_output(index)) for index in range(network.num_outputs)]
     found = [_Found(layer, kind, version) for layer, kind in raw]
     needed = _needed(found, [info.name for info in outputs])
-    layers = [entry.layer(given) for entry in found if entry.name in needed]
-    # TensorRT logs an error for each unset attribute that was asked for; none of them matters.
-    backend.forget_errors()
+    # TensorRT logs an error for each unset attribute that is asked for; none of them matters.
+    with backend.muted():
+        layers = [entry.layer(given) for entry in found if entry.name in needed]
     return Program(inputs, outputs, layers, version, owner=network, sizes=sizes)
 
 

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from t2t.reference.layer import Layer, TensorInfo
-from t2t.reference.named_sizes import Sizes, name_sizes
+from t2t.reference.named_sizes import name_sizes
+from t2t.reference.shared import logical_shape
 from t2t.reference.text import (
+    Sizes,
     attribute_texts,
     brief_text,
     short_line,
@@ -188,15 +190,15 @@ def graph_of(
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
     layers: Sequence[Layer],
-    sizes: Sizes | None = None,
+    sizes: Sizes,
 ) -> Graph:
     """Return the graph of a program; constants are written into the boxes that use them.
 
     Args:
-        inputs: the program's inputs.
-        outputs: its outputs.
+        inputs: the network's inputs.
+        outputs: the network's outputs.
         layers: its layers.
-        sizes: names of dynamic sizes, by tensor.
+        sizes: the shapes of tensors with names for dynamic sizes, by the tensor's name.
     """
     results = {info.name for info in outputs}
     hidden = _size_arithmetic(inputs, layers, results)
@@ -205,7 +207,7 @@ def graph_of(
         for layer in layers
         if layer.kind == "CONSTANT" and not results.intersection(layer.outputs)
     }
-    known = name_sizes(inputs, layers, sizes or {})
+    known = name_sizes(inputs, layers, sizes)
     graph = Graph()
     makers: dict[str, tuple[int, int]] = {}
     for info in inputs:
@@ -338,15 +340,7 @@ def _split_name(layer: Layer) -> tuple[str, str]:
 
 
 def _weight_text(layer: Layer, name: str, weight: Tensor) -> str:
-    shape: tuple[int, ...] = (weight.numel(),)
-    if name == "kernel" and weight.numel():
-        maps, window = layer.attributes["num_output_maps"], layer.attributes["kernel_size_nd"]
-        turned = layer.kind == "DECONVOLUTION"
-        form = (-1, maps // layer.attributes["num_groups"]) if turned else (maps, -1)
-        shape = tuple(weight.reshape(*form, *window).shape)
-    elif layer.kind == "CONSTANT":
-        shape = tuple(layer.attributes["shape"])
-    return tensor_text(torch_type_text(weight.dtype), shape)
+    return tensor_text(torch_type_text(weight.dtype), logical_shape(layer, name, weight))
 
 
 def _arrange(graph: Graph) -> None:

@@ -35,7 +35,8 @@ class Layer:
         outputs: names of the output tensors.
         types: TensorRT's names of the outputs' types, "HALF".
         shapes: the outputs' shapes with -1 for dynamic, None where TensorRT does not say.
-        weights: the layer's weights, by TensorRT's names, flat.
+        weights: the layer's weights, by TensorRT's names: flat, or in the layer's own shape and
+            any order in memory.
         metadata: the text that whoever made the layer left there.
     """
 

@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
+from t2t.reference.text import Sizes
 
-__all__ = ["Sizes", "name_sizes"]
-
-Sizes = Mapping[str, Sequence[str]]
-"""The sizes of tensors with dynamic dimensions, by tensor name: "x" to ("batch", "3")."""
+__all__ = ["name_sizes"]
 
 _KINDS = (
     "ACTIVATION",

@@ -15,6 +15,7 @@ from t2t.reference import drawing, export, page, state, text
 from t2t.reference.drawing import Heat, heat_values
 from t2t.reference.executor import Executor
 from t2t.reference.layer import Layer, TensorInfo
+from t2t.reference.text import Sizes
 
 __all__ = ["Program"]
 
@@ -30,8 +31,7 @@ class Program:
         outputs: the network's outputs, in its order.
         layers: every layer that an output needs, in the network's order.
         version: name and version of the TensorRT that made it, "tensorrt_rtx 1.7.1.116".
-        sizes: what the sizes of tensors with dynamic dimensions are called, by tensor name, as
-            far as is known: {"x": ("batch", "3")}.
+        sizes: the shapes of tensors with names for dynamic sizes, by the tensor's name.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class Program:
         outputs: Sequence[TensorInfo],
         layers: Sequence[Layer],
         version: str,
-        sizes: Mapping[str, Sequence[str]] | None = None,
         owner: object = None,
+        sizes: Sizes | None = None,
     ) -> None:
         """Take the parts; ``owner`` keeps the memory that the weights may share alive."""
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.layers = tuple(layers)
         self.version = version
-        self.sizes = {name: tuple(texts) for name, texts in (sizes or {}).items()}
+        self.sizes = {name: tuple(shape) for name, shape in (sizes or {}).items()}
         self._owner = owner
         self._executors: dict[torch.device, Executor] = {}
         self._lock = threading.Lock()
@@ -103,22 +103,30 @@ class Program:
                 )
             return self._executors[device]
 
-    def to_state(self) -> dict[str, Tensor | str]:
-        """Give the program as one JSON string and tensors, without copying a weight.
+    def to_state(self, memory: Tensor | None = None) -> dict[str, Tensor | str]:
+        """Return the program as one JSON string and tensors, without copying a weight.
 
         The entries are "program" and "weights.<i>"; torch.load reads them back with
         ``weights_only=True``.
+
+        Args:
+            memory: bytes that are kept beside the entries, such as a plan's; weights that stand
+                there have no entry, and `from_state` needs the same bytes.
         """
-        return state.to_state(self.inputs, self.outputs, self.layers, self.version, self.sizes)
+        parts = self.inputs, self.outputs, self.layers, self.version
+        return state.to_state(*parts, self.sizes, memory)
 
     @classmethod
-    def from_state(cls, entries: Mapping[str, Tensor | str]) -> Program:
-        """Make a program of what `to_state` gave.
+    def from_state(
+        cls, entries: Mapping[str, Tensor | str], memory: Tensor | None = None
+    ) -> Program:
+        """Make a program of what `to_state` returned; its weights share the entries' memory.
 
         Raises:
             CheckpointError: the entries are damaged or of a newer format.
         """
-        return cls(*state.from_state(entries))
+        inputs, outputs, layers, version, sizes = state.from_state(entries, memory)
+        return cls(inputs, outputs, layers, version, sizes=sizes)
 
     def save(
         self, path: str | Path, *, heat: Heat | None = None, heat_label: str | None = None
@@ -206,7 +214,7 @@ class Program:
 
     def __str__(self) -> str:
         """One line for each layer: name, kind, unusual attributes, type, shape, inputs."""
-        return text.describe(self.inputs, self.outputs, self.layers)
+        return text.describe(self.inputs, self.outputs, self.layers, self.sizes)
 
     def __repr__(self) -> str:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
 
 __all__ = [
+    "Sizes",
     "attribute_texts",
     "brief_text",
     "describe",
@@ -25,6 +26,8 @@ __all__ = [
     "type_text",
 ]
 
+Sizes = Mapping[str, Sequence[str]]
+"""Shapes of tensors with names for dynamic sizes, by the tensor's name: "x" to ("batch", "3")."""
 
 # Values that say nothing: TensorRT's defaults, and 0 or 1 in every place of a list.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -93,21 +96,31 @@ _TOLD = {("CONSTANT", "shape"), ("FILL", "shape")}
 
 
 def describe(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer]
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    layers: Sequence[Layer],
+    sizes: Sizes,
 ) -> str:
-    """Give the inputs, one line for each layer, and the outputs."""
-    lines = [f"input {info.name}: {_info(info)}" for info in inputs]
+    """Return the inputs, one line for each layer, and the outputs.
+
+    Args:
+        inputs: the network's inputs.
+        outputs: the network's outputs.
+        layers: its layers.
+        sizes: the shapes of tensors with names for dynamic sizes, by the tensor's name.
+    """
+    lines = [f"input {info.name}: {_info(info, sizes)}" for info in inputs]
     width = min(max((len(layer.name) for layer in layers), default=0), 48)
     for layer in layers:
         made = ", ".join(
-            f"{type_text(kind)}{size_text(shape)}"
-            for kind, shape in zip(layer.types, layer.shapes, strict=True)
+            f"{type_text(kind)}{size_text(sizes.get(name, shape))}"
+            for name, kind, shape in zip(layer.outputs, layer.types, layer.shapes, strict=True)
         )
         attributes = ", ".join(attribute_texts(layer))
         call = f"{layer.kind}({attributes})" if attributes else layer.kind
         given = ", ".join(name if name is not None else "-" for name in layer.inputs)
         lines.append(f"{layer.name:<{width}} {call} -> {made}" + (f" <- {given}" if given else ""))
-    lines += [f"output {info.name}: {_info(info)}" for info in outputs]
+    lines += [f"output {info.name}: {_info(info, sizes)}" for info in outputs]
     return "\n".join(lines)
 
 
@@ -168,8 +181,9 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _info(info: TensorInfo) -> str:
-    return f"{str(info.dtype).removeprefix('torch.')}{size_text(info.shape)}"
+def _info(info: TensorInfo, sizes: Sizes) -> str:
+    shape = sizes.get(info.name, info.shape)
+    return f"{str(info.dtype).removeprefix('torch.')}{size_text(shape)}"
 
 
 def type_text(kind: str) -> str:
@@ -189,13 +203,12 @@ def tensor_text(kind: str, sizes: Sequence[int | str] | None) -> str:
         kind: TensorRT's name of the type, or its short one.
         sizes: the sizes or their names; None where even their number is unknown.
     """
-    written = "?" if sizes is None else ", ".join(map(str, sizes))
-    return f"{type_text(kind)}[{written}]"
+    return f"{type_text(kind)}{size_text(sizes)}"
 
 
-def size_text(shape: Sequence[int] | None) -> str:
-    """Give a shape as "[-1, 3, 8, 8]"."""
-    return "[?]" if shape is None else str(list(shape))
+def size_text(shape: Sequence[int | str] | None) -> str:
+    """Return a shape as "[-1, 3, 8, 8]" or "[batch, 3, 4*h, 4*w]"."""
+    return "[?]" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
 def short_line(line: str) -> str:

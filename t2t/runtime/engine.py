@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -15,6 +16,8 @@ from t2t.runtime.execution import Execution
 from t2t.runtime.plans import Origin, PlanData, as_plan, deserialize, origin_of
 
 __all__ = ["Engine"]
+
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -92,9 +95,11 @@ class Engine:
         try:
             with guard:
                 engine = deserialize(self.plan, device)
+                _log.info("engine of %s loaded on %s", origin, device)
                 with backend.use(origin.backend if origin else None):
                     return Execution(engine, device)
         except EngineError as error:
+            _log.info("no engine on %s: %s", device, error)
             return str(error)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from t2t import backend
 from t2t.backend import trt
 from t2t.dtypes import from_trt
 from t2t.errors import EngineError, ShapeError
+from t2t.io import TensorSpec
 from t2t.runtime.outputs import Output, make_output
 
 __all__ = ["Execution", "Port"]
@@ -22,6 +23,10 @@ CPU = torch.device("cpu")
 
 ALIGNMENT = 256
 """Bytes; TensorRT reads device memory only from such addresses."""
+
+
+Shape = tuple[int, ...]
+Range = tuple[Shape, Shape, Shape]
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,16 @@ class Execution:
     Args:
         engine: the ICudaEngine.
         device: where it is loaded.
+
+    Attributes:
+        device: where it is loaded.
+        inputs: the engine's inputs, in order.
+        outputs: its outputs, in order.
     """
 
     def __init__(self, engine: Any, device: torch.device) -> None:
         self._engine = engine
-        self._device = device
+        self.device = device
         self._backend = backend.name()
         ports = [self._port(i) for i in range(engine.num_io_tensors)]
         is_input = {
@@ -104,10 +114,10 @@ class Execution:
             ShapeError: an input is missing or not what the engine takes.
             EngineError: TensorRT fails; its own words are in the message.
         """
-        if self._device.type != "cuda":
+        if self.device.type != "cuda":
             return self._run(inputs, None)
-        with torch.cuda.device(self._device):
-            return self._run(inputs, torch.cuda.current_stream(self._device))
+        with torch.cuda.device(self.device):
+            return self._run(inputs, torch.cuda.current_stream(self.device))
 
     def _run(
         self, inputs: Mapping[str, torch.Tensor], stream: torch.cuda.Stream | None
@@ -145,7 +155,7 @@ class Execution:
         host = self._engine.get_tensor_location(name) == trt.TensorLocation.HOST
         return Port(name, dtype, tuple(self._engine.get_tensor_shape(name)), host)
 
-    def _ranges(self, profile: int) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _ranges(self, profile: int) -> dict[str, Range]:
         ranges = {}
         for port in self.inputs:
             if port.on_host:  # its values are what the profile limits
@@ -153,15 +163,30 @@ class Execution:
             else:
                 values = self._engine.get_tensor_profile_shape(port.name, profile)
             if values:
-                ranges[port.name] = (tuple(values[0]), tuple(values[2]))
+                low, best, high = (tuple(part) for part in values)
+                ranges[port.name] = (low, best, high)
         return ranges
+
+    def specs(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """Return the inputs, with the ranges that all profiles cover together, and the outputs."""
+        inputs = []
+        for port in self.inputs:
+            found = [ranges[port.name] for ranges in self._profiles if port.name in ranges]
+            if port.on_host or -1 not in port.shape or not found:
+                inputs.append(TensorSpec(port.name, port.dtype, port.shape))
+                continue
+            lows, bests, highs = zip(*found, strict=True)
+            low = tuple(min(sizes) for sizes in zip(*lows, strict=True))
+            high = tuple(max(sizes) for sizes in zip(*highs, strict=True))
+            inputs.append(TensorSpec(port.name, port.dtype, port.shape, low, bests[0], high))
+        return inputs, [TensorSpec(port.name, port.dtype, port.shape) for port in self.outputs]
 
     def _prepare(self, port: Port, tensor: torch.Tensor | None) -> torch.Tensor:
         if tensor is None:
             raise ShapeError(f"input {port.name!r} is missing")
-        home = CPU if port.on_host else self._device
-        if tensor.device not in (home, self._device):
-            raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self._device}")
+        home = CPU if port.on_host else self.device
+        if tensor.device not in (home, self.device):
+            raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self.device}")
         if tensor.dtype != port.dtype:
             raise ShapeError(
                 f"input {port.name!r} is {tensor.dtype}, the engine takes {port.dtype}"
@@ -186,12 +211,12 @@ class Execution:
         for index, ranges in enumerate(self._profiles):
             if all(
                 low <= size <= high
-                for name, (lows, highs) in ranges.items()
+                for name, (lows, _, highs) in ranges.items()
                 for low, size, high in zip(lows, shapes[name], highs, strict=False)
             ):
                 return index
         raise ShapeError(
-            f"no profile of the engine takes {shapes}; its profiles take (min, max): "
+            f"no profile of the engine takes {shapes}; its profiles take (min, opt, max): "
             f"{self._profiles}"
         )
 
@@ -243,7 +268,7 @@ class Execution:
         lane.shapes = [tuple(lane.context.get_tensor_shape(port.name)) for port in self.outputs]
 
     def _output(self, lane: _Lane, port: Port, shape: tuple[int, ...]) -> Output:
-        device = CPU if port.on_host else self._device
+        device = CPU if port.on_host else self.device
         previous = lane.outputs.get(port.name)
         output = make_output(shape, port.dtype, device, previous, self._backend)
         if output.allocator is None:
@@ -262,7 +287,7 @@ class Execution:
             return results
         if stream is not None:
             stream.synchronize()
-        return {name: tensor.to(self._device) for name, tensor in results.items()}
+        return {name: tensor.to(self.device) for name, tensor in results.items()}
 
 
 def ready(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,12 +15,13 @@ from t2t.tracing.graph import Call, Value
 __all__ = ["join_chains"]
 
 
-def join_chains(calls: Sequence[Call], outputs: Sequence[Value]) -> list[Call]:
+def join_chains(calls: Sequence[Call], outputs: Sequence[Value], respect_casts: bool) -> list[Call]:
     """Join ``view``, ``transpose`` and their like where nobody else reads what is between them.
 
     Args:
         calls: the calls that are to become layers, in order.
         outputs: the values that the module returns.
+        respect_casts: keep what the model says of precision where it was said.
     """
     readers = Counter(id(value.tensor) for value in outputs)
     for call in calls:
@@ -30,7 +31,9 @@ def join_chains(calls: Sequence[Call], outputs: Sequence[Value]) -> list[Call]:
     result: list[Call] = []
     dropped: set[int] = set()
     for call in calls:
-        step = None if call.problem else step_of(call.converter, call.args, call.output)
+        step = None
+        if not call.problem and not (call.cast and respect_casts):
+            step = step_of(call.converter, call.args, call.output)
         if step is None or not isinstance(source := call.args[0], Value):
             result.append(call)
             continue
@@ -45,7 +48,7 @@ def join_chains(calls: Sequence[Call], outputs: Sequence[Value]) -> list[Call]:
                 dropped.add(id(earlier[2]))
             source, steps, _ = earlier
             steps = [*steps, step]
-            joined = replace(call, converter=CHAIN, args=(source, steps), kwargs={})
+            joined = replace(call, converter=CHAIN, args=(source, steps), kwargs={}, function=None)
         else:
             steps = [step]
         assert isinstance(call.output, torch.Tensor)

@@ -7,9 +7,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from t2t.errors import UnsupportedOperatorError
 from t2t.isolation import Change, SavedMemory, storage_key
+from t2t.precision import Cast, Kind, Operand, after_cast, promoted
 from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.graph import Location, Value, tree_leaves
 
@@ -17,6 +20,9 @@ __all__ = ["Constants"]
 
 # Operators that write a batch norm's running statistics.
 STATISTICS = ("aten::_native_batch_norm_legit", "aten::_batch_norm_with_update")
+
+# Buffers that weigh activations as parameters do: those of batch norms, also of frozen ones.
+WEIGHTS = ("weight", "bias", "running_mean", "running_var")
 
 NOT_UPDATED = (
     "a batch norm is in training mode: the network normalizes by the statistics of each batch, as "
@@ -52,6 +58,14 @@ class Constants:
         self._updated: list[torch.Tensor] = []
         # Constants whose data no operator has made, each with the line that read it first.
         self._unseen: list[tuple[torch.Tensor, Location | None]] = []
+        self._weights = {
+            storage_key(tensor)
+            for name, tensor in state.items()
+            if isinstance(tensor, torch.nn.Parameter) or name.rpartition(".")[2] in WEIGHTS
+        }
+        # Of tensors made of weights or by casts; what others are, `kind` sees.
+        self._kinds: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._casts: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def is_promoted(self, tensor: torch.Tensor) -> bool:
         """Say whether a traced value was written into the tensor's memory."""
@@ -62,12 +76,11 @@ class Constants:
     ) -> Value:
         """Return the constant value of a real tensor; ``locate`` tells the user's line."""
         key = storage_key(tensor)
-        # What may change without an operator on the elements: x.data = y, x.t_().
-        layout = (key, tensor.storage_offset(), tensor.shape, tensor.stride())
+        layout = _layout(tensor)
         known = self._values.get(id(tensor))
         if known is None or known[1] != layout:
             with torch._C._DisableTorchDispatch():
-                value = Value(tensor.detach(), version=version_of(tensor))
+                value = Value(tensor.detach(), version=version_of(tensor), kind=self.kind(tensor))
             known = self._values[id(tensor)] = (value, layout)
             # The tensor is kept, so that its id stays its own.
             self._kept.append(tensor)
@@ -138,6 +151,37 @@ class Constants:
             and all(id(y) in young for _, y, _ in self._views.get(storage_key(x), ()))
         ]
 
+    def kind(self, tensor: torch.Tensor) -> Kind:
+        """Return what a real tensor counts as under ``fp16=True``."""
+        if tensor in self._kinds:
+            return self._kinds[tensor]  # type: ignore[no-any-return]
+        own = isinstance(tensor, torch.nn.Parameter) or storage_key(tensor) in self._weights
+        return Kind.WEIGHT if own else Kind.FLOAT
+
+    def note_kinds(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
+        """Remember what an operator has made of weights, or of tensors that the model cast."""
+        kind = promoted(Operand(self.kind(x), x.dim()) for x in inputs if x.is_floating_point())
+        for x in tree_leaves(outputs):
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and kind is not self.kind(x):
+                self._kinds[x] = kind
+
+    def cast(self, tensor: torch.Tensor, cast: Cast) -> torch.Tensor:
+        """Return an alias of a real tensor that stands for it after a cast to float32."""
+        known = cast.like is not None and not isinstance(cast.like, FakeTensor)
+        like = self.kind(cast.like) if known else None
+        kind = after_cast(self.kind(tensor), cast, like)
+        if kind is self.kind(tensor):
+            return tensor
+        # One for all, so that a weight that is cast in each of many calls is one constant.
+        if tensor not in self._casts:
+            self._casts[tensor] = {}
+        aliases: dict[object, torch.Tensor] = self._casts[tensor]
+        key = (kind, *_layout(tensor))
+        if key not in aliases:
+            aliases[key] = torch.ops.aten.alias.default(tensor)
+            self._kinds[aliases[key]] = kind
+        return aliases[key]
+
     def note_made(self, outputs: object, inputs: Iterable[torch.Tensor]) -> None:
         """Remember that an operator has made tensors, in memory of their own."""
         given = {storage_key(x) for x in inputs}
@@ -205,3 +249,8 @@ class Constants:
         yield roots[0], None, None
         for tensor, parent, view in views:
             yield tensor, parent, view(tensor)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what may change without an operator on the elements: x.data = y, x.t_()."""
+    return storage_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()

@@ -17,9 +17,11 @@ from t2t.errors import (
 )
 from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
-from t2t.shapes import static_size
+from t2t.sizes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
+from t2t.tracing.mistakes import is_refused, mistake
+from t2t.tracing.operands import describe_precision
 
 __all__ = ["describe", "emit", "gaps"]
 
@@ -37,7 +39,7 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
     _begin(graph, net, names)
-    calls = join_chains(graph.used_calls(outputs), outputs)
+    calls = join_chains(graph.used_calls(outputs), outputs, net.policy.low is not None)
     read = _read(calls, outputs)
     for call in calls:
         emit_call(call, net, read)
@@ -51,8 +53,8 @@ def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int
 
 def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
     tensors = [net.add_input(n, v.tensor) for n, v in zip(names, graph.inputs, strict=True)]
-    for symbol, (index, dim) in graph.symbols.items():
-        net.bind_symbol(symbol, tensors[index], dim)
+    for symbol, dimension in graph.dimensions.items():
+        net.bind_symbol(symbol, dimension, tensors)
 
 
 def gaps(
@@ -95,20 +97,36 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
         scope=call.scope,
         line=str(call.location or ""),
         output=call.output,
-        inputs=[net.current_dtype(value.tensor) for value in call.inputs()],
         unused=frozenset(place for place in range(count) if (id(call), place) not in read),
     )
     args, kwargs = map_tree(_tensor, (call.args, call.kwargs))
     try:
         _check_rank(call)
-        with net.operation(operation, call.converter.precision):
+        precision = call.precision or call.converter.precision_of(call.output, args, kwargs)
+        if net.policy.low is not None:
+            precision = describe_precision(call, precision, operation, net)
+        with net.operation(operation, precision):
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
+    except (UnsupportedArgumentError, UnsupportedOperatorError) as error:
+        # Zeros, with which PyTorch is asked, may be refused for their values.
+        refused = call.function is not None and is_refused(call.function, call.args, call.kwargs)
+        raise located((_mistake(call) if refused else None) or error, call) from error
     except T2TError as error:
-        raise located(error, call) from error
+        raise located(_mistake(call) or error, call) from error
     except Exception as error:
+        if own := _mistake(call):
+            raise located(own, call) from error
         error.add_note(f"in the converter {call.converter.qualified_name}, {describe(call)}")
         raise
+
+
+def _mistake(call: Call) -> ConversionError | None:
+    """Return what PyTorch itself has against a call that could not be converted."""
+    if call.function is None or not call.name.startswith(("torch.", "aten::")):
+        return None
+    error = mistake(call.function, call.args, call.kwargs)
+    return None if error is None else ConversionError(str(error))
 
 
 def _check_rank(call: Call) -> None:

@@ -13,9 +13,13 @@ from typing import Any
 
 import torch
 
+from t2t.io import Dimension
 from t2t.io import tree as walker
 from t2t.isolation import Change
-from t2t.registry import Converter
+from t2t.precision import Cast, Kind
+from t2t.registry import Converter, Precision
+from t2t.sizes.proofs import Box
+from t2t.sizes.terms import Symbol
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
 
@@ -41,12 +45,14 @@ class Value:
         call: the call that made it; None for inputs and constants.
         index: which of the call's outputs it is.
         version: for a constant, torch's count of writes to it when it was read.
+        kind: what a constant counts as under ``fp16=True``.
     """
 
     tensor: torch.Tensor
     call: Call | None = None
     index: int = 0
     version: int = 0
+    kind: Kind = Kind.FLOAT
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +66,10 @@ class Call:
         kwargs: its keyword arguments.
         scope: path of the module that made the call.
         location: the user's line, where one is known.
-        origin: the operator that the model called, where this is a part of its decomposition.
+        formulas: the operators whose formulas made the call, that of the model first.
+        function: what was called.
+        precision: how it is computed under fp16, where the formula that it is a part of says so.
+        cast: what the model says of precision where it makes the call.
         output: the fake tensors that it gives, nested as torch gives them.
         problem: why the call cannot be converted; raised only where a result is used.
     """
@@ -71,9 +80,17 @@ class Call:
     kwargs: dict[str, Any]
     scope: str
     location: Location | None
-    origin: str = ""
+    formulas: tuple[str, ...] = ()
+    function: Callable[..., Any] | None = None
+    precision: Precision | None = None
+    cast: Cast | None = None
     output: Any = None
     problem: Exception | None = None
+
+    @property
+    def origin(self) -> str:
+        """The operator that the model called, where this is a part of its formula; else ""."""
+        return self.formulas[0] if self.formulas and self.formulas[0] != self.name else ""
 
     @property
     def short_name(self) -> str:
@@ -97,16 +114,18 @@ class Graph:
         inputs: the values of the network inputs, in the order of the examples.
         calls: all calls, in program order.
         output: what the forward pass returned, with `Value`s in place of tensors.
-        symbols: for every symbol of a size, the input and dimension that it stands for.
-        ranges: least and greatest value of every symbol.
+        dimensions: for every symbol of a size, the dynamic dimension that it stands for.
+        boxes: the sizes for which the trace holds: all those of each box.
+        notes: what was decided about sizes, for the user to know.
         kept: what the forward pass has kept in the module or elsewhere, beside its result.
     """
 
     inputs: list[Value] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     output: Any = None
-    symbols: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    ranges: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    dimensions: dict[Symbol, Dimension] = field(default_factory=dict)
+    boxes: list[Box] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     kept: list[Change] = field(default_factory=list)
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.shapes import has_symbol
+from t2t.sizes import has_symbol
 from t2t.tracing.aliasing import Entry
 from t2t.tracing.graph import Value, map_tree
 from t2t.tracing.layout import SHARED, numbered

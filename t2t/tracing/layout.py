@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.shapes import expression, has_symbol, static_size
+from t2t.sizes import expression, has_symbol, static_size
 
 __all__ = ["REPLAYED", "SHARED", "by_elements", "element_numbers", "may_be_same", "numbered"]
 

@@ -15,15 +15,25 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = ["called_function", "raised_location", "user_location"]
+__all__ = [
+    "called_function",
+    "is_hidden",
+    "module_location",
+    "raised_location",
+    "torch_location",
+    "user_location",
+]
 
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
 )
 
+_MODULES = f"{Path(torch.__file__).resolve().parent}/nn/modules/"
+
 
 @functools.cache
-def _is_hidden(code: CodeType) -> bool:
+def is_hidden(code: CodeType) -> bool:
+    """Say whether code is torch's or t2t's, or nobody's: it has no line of the user's."""
     file = code.co_filename
     return file.startswith((*_HIDDEN, "<frozen", "<string>", "<@")) or "/contextlib.py" in file
 
@@ -45,7 +55,7 @@ def user_location(boundary: CodeType) -> Location | None:
 def _user_frame(boundary: CodeType) -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not boundary:
-        if not _is_hidden(frame.f_code):
+        if not is_hidden(frame.f_code):
             return frame
         frame = frame.f_back
     return None
@@ -120,6 +130,32 @@ def _method(name: str) -> tuple[str, bool] | None:
     return (f"torch.Tensor.{name}", True) if known else None
 
 
+def torch_location() -> Location | None:
+    """Find the innermost line of torch's own modules, as nn.TransformerEncoder's forward."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if "/torch/nn/" in code.co_filename:
+            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
+def module_location(boundary: CodeType) -> Location | None:
+    """Find the innermost line of one of torch's own modules, for a model that has no other lines.
+
+    Args:
+        boundary: code of the function that runs the user's module.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not boundary:
+        code = frame.f_code
+        if code.co_filename.startswith(_MODULES) and "_call_impl" not in code.co_name:
+            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
 def raised_location(error: BaseException, boundary: CodeType) -> Location | None:
     """Find the line of the user's module that an exception came through last.
 
@@ -131,7 +167,7 @@ def raised_location(error: BaseException, boundary: CodeType) -> Location | None
     step: TracebackType | None = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        if inside and not _is_hidden(code):
+        if inside and not is_hidden(code):
             found = Location(code.co_filename, step.tb_lineno, code.co_qualname)
         inside = inside or code is boundary
         step = step.tb_next

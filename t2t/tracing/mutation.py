@@ -40,6 +40,8 @@ class Mutations(Recorder):
         for target, new in zip(targets, results[-len(targets) :], strict=True):
             entry = self._memory.find(target)
             assert entry is not None
+            if not outs and not may_be_same(new.shape, target.shape):
+                raise RuntimeError(f"{info.name} gives another shape than its argument's")
             if not may_be_same(new.shape, target.shape):
                 raise self.located(
                     UnsupportedOperatorError(
@@ -47,6 +49,8 @@ class Mutations(Recorder):
                         f"shape {tuple(target.shape)}; give out= the result's shape"
                     )
                 )
+            if not torch.can_cast(new.dtype, target.dtype):
+                raise RuntimeError(f"{info.name} gives {new.dtype}, and writes to {target.dtype}")
             if new.dtype != target.dtype:
                 new = self.call_operator(
                     torch.ops.aten._to_copy.default, (new,), {"dtype": target.dtype}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from t2t.tracing.formulas import FORMULAS
-from t2t.tracing.special_formulas import SPECIAL_FORMULAS
+from t2t.registry import Formula, find_formula
 
-__all__ = ["OperatorInfo", "decomposition", "draws_random", "operator_info"]
+__all__ = ["OperatorInfo", "decompositions", "draws_random", "operator_info"]
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,20 @@ def _inputs(operator: OpOverload) -> list[tuple[str, str]]:
 @functools.cache
 def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
     core = torch._decomp.core_aten_decompositions()
-    return FORMULAS, SPECIAL_FORMULAS, core, torch._decomp.decomposition_table  # type: ignore[return-value]
+    return core, torch._decomp.decomposition_table  # type: ignore[return-value]
 
 
-def decomposition(operator: OpOverload) -> Callable[..., Any] | None:
-    """Find a formula of an operator in terms of others: ours, or PyTorch's own."""
+def decompositions(operator: OpOverload) -> Iterator[Formula]:
+    """Yield the formulas of an operator in terms of others: ours, then PyTorch's own."""
+    own = find_formula(operator)
+    if own is not None:
+        yield own
+    found = _decomposition(operator)
+    if found is not None:
+        yield Formula(found, (), "follow")
+
+
+def _decomposition(operator: OpOverload) -> Callable[..., Any] | None:
     if operator.namespace == "prims":
         # PyTorch's own formulas end in these primitives, each of which names its torch function.
         return getattr(operator, "impl_aten", None)

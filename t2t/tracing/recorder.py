@@ -18,16 +18,17 @@ from torch._subclasses.fake_tensor import (
 )
 
 from t2t import registry
-from t2t.errors import T2TError, UnsupportedOperatorError
+from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
-from t2t.registry import Converter
+from t2t.precision import Cast
+from t2t.registry import Converter, Precision
 from t2t.tracing.aliasing import Entry, Memory, View, version_of
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.inverses import invert
 from t2t.tracing.kinds import COMPLEX
 from t2t.tracing.layout import REPLAYED, by_elements
-from t2t.tracing.locations import user_location
+from t2t.tracing.locations import module_location, user_location
 from t2t.tracing.operators import operator_info
 
 __all__ = ["NO_CONVERTER", "RANDOM", "UNSEEN", "Recorder"]
@@ -62,12 +63,19 @@ class Recorder:
         self.mode = mode
         self.graph = Graph()
         self.scopes = [""]
+        self.failure: tuple[BaseException | None, str] = (None, "")
+        """The last exception that left a module, and that module."""
         self.constants = Constants(state)
+        # The regions of torch.autocast that the forward pass is in: whether each is enabled.
+        self.autocast: list[bool] = []
+        self._cast: Cast | None = None
         self._boundary = boundary
         self._thread = threading.get_ident()
         self._paused = 0
         # The operators whose decompositions run now, outermost first.
         self._decomposing: list[str] = []
+        self.precision: Precision | None = None
+        """How the parts of the formula that runs now are computed, if it says so."""
         self._memory = Memory(self._refresh, self._invert)
 
     def is_active(self) -> bool:
@@ -92,6 +100,10 @@ class Recorder:
     def location(self) -> Location | None:
         """Give the user's line that runs now."""
         return user_location(self._boundary)
+
+    def deciding_location(self) -> Location | None:
+        """Return the user's line that runs now, or torch's own where the model has none."""
+        return self.location() or module_location(self._boundary)
 
     def add_input(self, tensor: torch.Tensor) -> Value:
         """Note a fake tensor as the next network input."""
@@ -118,6 +130,16 @@ class Recorder:
         assert second is not None
         first.storage.tie(second.storage)
 
+    def note_cast(self, x: torch.Tensor, cast: Cast) -> torch.Tensor:
+        """Return an alias of a float32 tensor that stands for it after a cast to float32."""
+        if not self.is_traced(x):
+            return self.constants.cast(x, cast)
+        self._cast = cast
+        try:
+            return torch.ops.aten.alias.default(x)  # type: ignore[no-any-return]
+        finally:
+            self._cast = None
+
     def call_operator(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -129,17 +151,29 @@ class Recorder:
         location = self.location()
         where = [f"at {location}"] if location else []
         where += [f"in module {self.scopes[-1]!r}"] if self.scopes[-1] else []
-        return type(error)(" ".join([str(error), *where]))
+        result = type(error)(" ".join([str(error), *where]))
+        if isinstance(result, ConversionError):
+            result.located = True
+        return result
 
     def _call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
-        origin = self._decomposing[0] if self._decomposing else ""
-        origin = "" if origin == name else origin
-        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), origin)
+        formulas = tuple(self._decomposing)
+        call = Call(name, converter, (), {}, self.scopes[-1], self.location(), formulas)
+        call.precision = self.precision
         try:
             call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
+            call.cast = self._said()
         except T2TError as error:
             call.problem = error
         return call
+
+    def _said(self) -> Cast | None:
+        """Return what the model says of precision where it makes a call."""
+        cast = self._cast
+        if cast is not None and cast.like is not None:
+            return Cast("like", self.value(cast.like))
+        off = self.autocast and not self.autocast[-1]
+        return Cast("region") if cast is None and off else cast
 
     def _origin(self, name: str) -> str:
         """Name the operator that the model called, without its overload."""
@@ -195,6 +229,7 @@ class Recorder:
         """
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)):
             call.problem = UnsupportedOperatorError(COMPLEX)
+        call.function = function
         self.graph.calls.append(call)
         owners = {storage_key(self._fake(x)): x for x in traced}
         values: list[Value] = []
@@ -287,7 +322,7 @@ class Recorder:
             args, kwargs = view.on(parent.tensor)
             result = function(*args, **kwargs)
             result = result[view.index] if isinstance(result, tuple | list) else result
-            return Value(result)
+            return Value(result, kind=parent.kind)
         args, kwargs = view.on(parent)
         result = self._emit(view.name, view.converter, function, args, kwargs)
         value: Value = result[view.index] if isinstance(result, tuple | list) else result
@@ -320,7 +355,7 @@ class Recorder:
             call.problem = UnsupportedOperatorError(NO_CONVERTER.format(name=name))
         output = self._run((converter and converter.meta) or function, *plain)
         self.graph.calls.append(call)
-        call.output = output
+        call.function, call.output = function, output
         index = iter(range(1 << 30))
         return map_tree(
             lambda x: Value(x, call, next(index)) if isinstance(x, torch.Tensor) else x, output

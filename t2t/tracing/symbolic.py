@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._prims_common import is_contiguous_or_false
 
-from t2t.shapes import has_symbol, is_symbolic
+from t2t.sizes import apply_function, has_symbol, is_symbolic
 from t2t.tracing.patches import patch
 from t2t.tracing.tracer import Tracer
 
@@ -21,12 +21,18 @@ def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
     """Patch what asks for the number behind a size, until the stack closes."""
     for name in ("tensor", "as_tensor"):
         patch(stack, torch, name, functools.partial(_tensor, tracer))
+    patch(stack, torch, "_shape_as_tensor", functools.partial(_shape_as_tensor, tracer))
     patch(stack, torch, "linspace", functools.partial(_linspace, tracer))
     patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, tracer))
     for owner in (torch, torch.Tensor):
         patch(stack, owner, "reshape", functools.partial(_reshape, tracer))
         patch(stack, owner, "flatten", functools.partial(_flatten, tracer))
-    patch(stack, math, "sqrt", functools.partial(_sqrt, tracer))
+    for name in ("sqrt", "exp", "log", "log2"):
+        patch(stack, math, name, functools.partial(_real_function, tracer))
+    for name in ("__divmod__", "__rdivmod__"):
+        _add_division(stack, name)
+    for name in ("is_compiling", "is_exporting"):
+        patch(stack, torch.compiler, name, functools.partial(_is_tracing, tracer))
 
 
 def _tensor(tracer: Tracer, original: Any) -> Any:
@@ -50,6 +56,17 @@ def _build(data: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype, device=device)
 
 
+def _shape_as_tensor(tracer: Tracer, original: Any) -> Any:
+    @functools.wraps(original)
+    def shape_as_tensor(self: torch.Tensor) -> torch.Tensor:
+        if tracer.is_active() and has_symbol(tuple(self.shape)):
+            return _build(list(self.shape), torch.int64, None)
+        result: torch.Tensor = original(self)
+        return result
+
+    return shape_as_tensor
+
+
 def _has_float(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(_has_float(item) for item in data)
@@ -58,14 +75,41 @@ def _has_float(data: Any) -> bool:
     return isinstance(data, float | torch.SymFloat)
 
 
-def _sqrt(tracer: Tracer, original: Any) -> Any:
+def _real_function(tracer: Tracer, original: Any) -> Any:
     @functools.wraps(original)
-    def sqrt(x: Any) -> Any:
-        if tracer.is_active() and is_symbolic(x):
-            return torch.sym_sqrt(x)
-        return original(x)
+    def function(x: Any, *base: Any) -> Any:
+        if not tracer.is_active() or not has_symbol((x, *base)):
+            return original(x, *base)
+        value, *divisors = [
+            apply_function(original.__name__, n) if is_symbolic(n) else original(n)
+            for n in (x, *base)
+        ]
+        return value / divisors[0] if divisors else value
 
-    return sqrt
+    return function
+
+
+def _add_division(stack: ExitStack, name: str) -> None:
+    """Let divmod take sizes, which PyTorch's do not offer."""
+    if hasattr(torch.SymInt, name):
+        return
+
+    def divide(self: Any, other: Any) -> Any:
+        a, b = (other, self) if name == "__rdivmod__" else (self, other)
+        return a // b, a % b
+
+    setattr(torch.SymInt, name, divide)
+    stack.callback(delattr, torch.SymInt, name)
+
+
+def _is_tracing(tracer: Tracer, original: Any) -> Any:
+    """Let code that asks take its way without caches and shortcuts that need plain sizes."""
+
+    @functools.wraps(original)
+    def is_tracing() -> bool:
+        return tracer.is_active() or original()
+
+    return is_tracing
 
 
 def _linspace(tracer: Tracer, original: Any) -> Any:

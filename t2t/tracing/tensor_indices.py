@@ -1,12 +1,9 @@
-"""Indexing with a 0-d integer tensor that depends on the inputs.
+"""Indexing with numbers that are not known: 0-d integer tensors, and dynamic sizes.
 
-torch reads its value and takes a view at that number. A network has no numbers to read: here the
-view is recorded as a gather, and a write to it as a scatter. What such a tensor would decide about
-a size, as a bound of a slice, stays unknown and is refused.
-
-torch asks for the value inside C++, before any operator is dispatched, so the call itself must be
-seen: a mode of PyTorch's sees it. (Replacing ``torch.Tensor.__getitem__`` would do so too, but
-Python fills the type's slots anew with it, and tensors would count as sequences ever after.)
+torch reads the value of a 0-d tensor and takes a view at that number. A network has no numbers to
+read: here the view is recorded as a gather, and a write to it as a scatter. What such a tensor
+would decide about a size, as a bound of a slice, stays unknown and is refused. A place that is
+computed from sizes is a slice of one element; torch would take it as it is in the example.
 """
 
 from __future__ import annotations
@@ -15,14 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from t2t.errors import UnsupportedOperatorError
+from t2t.sizes import is_true
 from t2t.tracing.tracer import Tracer
 
 __all__ = ["TensorIndices"]
 
 _MASKS = (torch.bool, torch.uint8)
+
+_PLAIN = (int, torch.SymInt, slice, type(...), type(None))
 
 _BOUND = (
     "a bound of a slice is a tensor that depends on the input, so how much it takes is not known "
@@ -39,17 +38,20 @@ _MASK = (
 )
 
 
-class TensorIndices(TorchFunctionMode):
-    """Takes the calls that would ask a traced index tensor for its value.
+class TensorIndices:
+    """Takes the calls that would ask for the value of an index.
 
     Args:
         tracer: where their views are recorded.
+
+    Attributes:
+        handlers: what takes the calls of which function; it returns ``NotImplemented`` for those
+            that go on as they are.
     """
 
     def __init__(self, tracer: Tracer) -> None:
-        super().__init__()
         self._tracer = tracer
-        self._handlers: dict[Any, Callable[..., Any]] = {
+        self.handlers: dict[Any, Callable[..., Any]] = {
             torch.Tensor.__getitem__: self._getitem,
             torch.Tensor.__setitem__: self._setitem,
             torch.Tensor.select: self._select,
@@ -60,45 +62,48 @@ class TensorIndices(TorchFunctionMode):
             torch.select_scatter: self._select_scatter,
         }
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        del types
-        kwargs = kwargs or {}
-        handler = self._handlers.get(func)
-        if handler is not None and self._holds_number((args[1:], kwargs)):
-            return handler(*args, **kwargs)
-        # A function of torch's in Python looks itself up by name, and finds what is patched there.
-        return self._tracer.originals.get(func, func)(*args, **kwargs)
-
     def _getitem(self, x: torch.Tensor, index: Any) -> Any:
-        x, rest = self._split(x, index)
-        return x[rest]
+        if not self._tracer.is_active():
+            return NotImplemented
+        if self._holds_number(index):
+            x, rest = self._split(x, index)
+            return x[rest]
+        items = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(item, torch.SymInt) for item in items) and all(
+            type(item) in _PLAIN for item in items
+        ):
+            return _at_sizes(x, items)
+        return NotImplemented
 
-    def _setitem(self, x: torch.Tensor, index: Any, value: Any) -> None:
+    def _setitem(self, x: torch.Tensor, index: Any, value: Any) -> Any:
+        if not self._holds_number(index):
+            return NotImplemented
         if isinstance(index, torch.Tensor) and index.dtype in _MASKS:
             # One truth value for the whole tensor: the only mask whose choice has a known size.
             new = torch.as_tensor(value).to(x.dtype)
             new = new[(0,) * max(0, new.ndim - x.ndim)]
             x.copy_(torch.where(index.bool(), new, x))
-            return
+            return None
         if not self._tracer.is_traced(x):
             self._tracer.promote(x, "aten::index_put_")
         x, rest = self._split(x, index)
         x[rest] = value
+        return None
 
-    def _select(self, input: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    def _select(self, input: torch.Tensor, dim: int, index: Any) -> Any:
+        if not self._is_number(index):
+            return NotImplemented
         return self._tracer.view_at(input, _axis(input, dim), self._position(index))
 
-    def _narrow(
-        self, input: torch.Tensor, dim: int, start: torch.Tensor, length: Any
-    ) -> torch.Tensor:
+    def _narrow(self, input: torch.Tensor, dim: int, start: Any, length: Any) -> Any:
+        if not self._is_number(start):
+            return NotImplemented
         places = self._position(start) + torch.arange(length)
         return self._tracer.view_at(input, _axis(input, dim), places)
 
-    def _select_scatter(
-        self, input: torch.Tensor, src: torch.Tensor, dim: int, index: torch.Tensor
-    ) -> torch.Tensor:
+    def _select_scatter(self, input: torch.Tensor, src: torch.Tensor, dim: int, index: Any) -> Any:
+        if not self._is_number(index):
+            return NotImplemented
         result = input.clone()
         self._select(result, dim, index).copy_(src)
         return result
@@ -117,8 +122,6 @@ class TensorIndices(TorchFunctionMode):
         """Return whether an index has a part whose value torch would ask for."""
         if isinstance(index, tuple | list):
             return any(self._holds_number(x) for x in index)
-        if isinstance(index, dict):
-            return any(self._holds_number(x) for x in index.values())
         if isinstance(index, slice):
             return any(self._is_number(x) for x in (index.start, index.stop, index.step))
         return self._is_number(index)
@@ -162,6 +165,26 @@ class TensorIndices(TorchFunctionMode):
 
     def _refusal(self, reason: str) -> Exception:
         return self._tracer.located(UnsupportedOperatorError(reason))
+
+
+def _at_sizes(x: torch.Tensor, items: Sequence[Any]) -> torch.Tensor:
+    """Index with slices and numbers, some of which are symbolic."""
+    taken = len([item for item in items if item is not None and item is not ...])
+    # The dimension of the tensor and of the result that an item stands for.
+    source = place = 0
+    sliced, places = list(items), []
+    for position, item in enumerate(items):
+        if isinstance(item, torch.SymInt):
+            start = item if is_true(item >= 0) else item + x.shape[source]
+            sliced[position] = slice(start, start + 1)
+            places.append(place)
+        dims = x.ndim - taken if item is ... else 1
+        source += 0 if item is None else dims
+        place += 0 if type(item) is int else dims
+    result = x[tuple(sliced)]
+    for place in reversed(places):
+        result = result.select(place, 0)
+    return result
 
 
 def _axis(x: torch.Tensor, dim: int) -> int:

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 from torch.utils import dlpack
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from t2t import registry
-from t2t.errors import T2TError, UnsupportedOperatorError
-from t2t.isolation import Snapshot, eager, preserved_torch_state, uninterrupted
-from t2t.shapes import Range
-from t2t.tracing.graph import Graph, map_tree
-from t2t.tracing.guards import GuardLog, narrow, prove
+from t2t.errors import GuardError, T2TError, UnsupportedOperatorError
+from t2t.io import Dimension
+from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
+from t2t.sizes.dynamic import DynamicSizes
+from t2t.sizes.proofs import Range
+from t2t.tracing.casts import patch_casts
+from t2t.tracing.function_mode import FunctionMode
+from t2t.tracing.graph import Graph, map_tree, tree_leaves
 from t2t.tracing.kinds import LIMITS
-from t2t.tracing.locations import raised_location
+from t2t.tracing.locations import raised_location, torch_location
+from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
-from t2t.tracing.tensor_indices import TensorIndices
-from t2t.tracing.tracer import NUMBERS, Tracer
+from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
-__all__ = ["Dimension", "trace"]
+__all__ = ["trace"]
+
+UNHASHABLE = (
+    "a dynamic size is the key of a dict, a set or functools.lru_cache, which take plain numbers; "
+    "compute what is kept there in forward, or declare the size static"
+)
+
+ONE = (
+    "{error}. That is for all declared sizes; in the example, where {assumed}, it may fit: declare "
+    "the dimension static, or as the Dim of the one that it is broadcast to"
+)
 
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
@@ -47,18 +58,25 @@ UNSEEN_CONSTANT = (
     "torch functions in the thread that calls the model, or before, as a buffer"
 )
 
-Dimension = tuple[str, Range]
-"""A dynamic dimension: its name (the same name is the same size) and its range."""
+
+_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+_NO_LOOPS = (
+    "torch.nn.{name}: recurrent layers have no converter yet (unrolled, every step would be layers "
+    "of its own); run this layer in PyTorch, or write a loop of fixed length over nn.{name}Cell"
+)
 
 
 def trace(
     module: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    dimensions: Sequence[Mapping[int, Dimension]] = (),
     *,
     names: Sequence[str] = (),
+    dimensions: Sequence[Dimension] = (),
+    boxes: Sequence[Mapping[str, Range]] = (),
     narrow_shapes: bool = False,
+    automatic: Collection[str] = (),
     finish: Callable[[Any, Tracer], Any] | None = None,
 ) -> Graph:
     """Record the calls of one forward pass.
@@ -67,9 +85,11 @@ def trace(
         module: the module (or a function).
         args: example inputs; tensors may stand in nested tuples, lists and dicts.
         kwargs: keyword inputs, likewise.
-        dimensions: for each input tensor its dynamic dimensions; none by default.
         names: names of the input tensors, for messages.
+        dimensions: the dynamic dimensions.
+        boxes: the declared sizes: for each profile a range of every dimension, by name.
         narrow_shapes: shrink the ranges to where the trace is valid, instead of raising.
+        automatic: names of dimensions whose range is shrunk in any case.
         finish: called with the raw output and the tracer while values can still be read; its result
             becomes the graph's ``output``.
 
@@ -77,21 +97,44 @@ def trace(
         ConversionError: the forward pass does what a network cannot.
         GuardError: it took a decision that does not hold for all declared sizes.
     """
-    with TRACE_LOCK, uninterrupted() as interrupts, ExitStack() as stack:
+    record = functools.partial(
+        _trace, module, args, kwargs, names, dimensions, boxes, narrow_shapes, automatic, finish
+    )
+    with TRACE_LOCK, uninterrupted() as interrupts:
+        try:
+            return record(interrupts, sees_functions=bool(dimensions))
+        except ValueNeeded:
+            return record(interrupts, sees_functions=True)
+
+
+def _trace(
+    module: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: Sequence[str],
+    dimensions: Sequence[Dimension],
+    boxes: Sequence[Mapping[str, Range]],
+    narrow_shapes: bool,
+    automatic: Collection[str],
+    finish: Callable[[Any, Tracer], Any] | None,
+    interrupts: Interrupts,
+    *,
+    sees_functions: bool,
+) -> Graph:
+    with ExitStack() as stack:
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
-        env = _shape_env() if any(dimensions) else None
-        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
+        sizes = None
+        if dimensions:
+            sizes = DynamicSizes(dimensions, boxes, names, lambda: _place(tracer))
+        mode = sizes.mode if sizes is not None else FakeTensorMode(allow_non_fake_inputs=True)
         tracer = Tracer(mode, _state(module), _forward.__code__)
+        tracer.sees_functions = sees_functions
         snapshot = Snapshot(module)
         stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
         stack.enter_context(_paused_collection())
-        inputs = _Inputs(mode, env, tracer, dimensions)
-        fake_args, fake_kwargs = map_tree(inputs.fake, (args, kwargs))
-        guards = GuardLog(tracer.location)
-        if env is not None:
-            # The log stands in the place of torch's own list, and knows the user's lines.
-            env.guards = guards
+        fake_args, fake_kwargs = map_tree(functools.partial(_fake, tracer, sizes), (args, kwargs))
+        if sizes is not None:
             # A size of 1 in the example must not be treated as special.
             stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             stack.enter_context(enable_python_dispatcher())
@@ -99,8 +142,10 @@ def trace(
         stack.enter_context(eager())
         stack.callback(tracer.constants.restore)
         _patch_torch(stack, tracer, module)
-        if env is not None:
+        if sizes is not None:
             patch_numbers(stack, tracer)
+        patch_casts(stack, tracer)
+        patch_encoder(stack, tracer)
         try:
             with interrupts.allowed():
                 output = _forward(tracer, module, fake_args, fake_kwargs)
@@ -108,11 +153,19 @@ def trace(
             raise
         except Exception as error:
             where = _where(tracer, error)
+            if "unhashable type: non-nested SymInt" in str(error):
+                raise GuardError(f"{UNHASHABLE}{where}") from error
+            if sizes is not None and sizes.assumed:
+                text = ONE.format(error=error, assumed=sizes.assumed)
+                raise GuardError(f"{text}{where}") from error
             reason = _limit(error)
             if reason:
                 raise UnsupportedOperatorError(f"{reason}{where}") from error
             error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
+        if tracer.needs_value:
+            # The model went on without it, as after `except:`.
+            raise ValueNeeded
         graph = tracer.graph
         graph.kept += tracer.constants.changes(snapshot.name_of)
         for place in tracer.constants.unseen(snapshot.knows):
@@ -120,18 +173,17 @@ def trace(
             raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
         if finish is not None:
             graph.output = finish(output, tracer)
-        graph.symbols, graph.ranges = inputs.symbols, inputs.ranges
-        if env is not None:
-            labels = inputs.labels(names)
-            if narrow_shapes:
-                graph.ranges = narrow(guards, inputs.ranges, inputs.examples)
-            prove(guards, graph.ranges, labels)
+        if sizes is not None:
+            proved = sizes.prove(narrow_shapes, automatic)
+            graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
+            graph.notes = proved.notes
         return graph
 
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    with tracer.dispatch_mode, TensorIndices(tracer):
+    functions = FunctionMode(tracer) if tracer.sees_functions else nullcontext()
+    with tracer.dispatch_mode, functions:
         return module(*args, **kwargs)
 
 
@@ -156,10 +208,20 @@ def _limit(error: Exception) -> str:
     return reason
 
 
-def _shape_env() -> ShapeEnv:
-    # No duck shapes: two dimensions are not the same because the examples are. No special 0 and 1:
-    # a batch of 1 in the example says nothing about other batches.
-    return ShapeEnv(duck_shape=False, specialize_zero_one=False)
+def _place(tracer: Tracer) -> Any:
+    """Return the user's line that runs now, or torch's where there is none."""
+    return tracer.location() or torch_location()
+
+
+def _fake(tracer: Tracer, sizes: DynamicSizes | None, x: Any) -> Any:
+    """Make the fake tensor that stands for an input."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    shape = x.shape if sizes is None else sizes.shape(len(tracer.graph.inputs), x.shape)
+    with tracer.mode:
+        tensor = torch.empty(shape, dtype=x.dtype, device=x.device)
+    tracer.add_input(tensor)
+    return tensor
 
 
 def _state(module: Any) -> dict[str, torch.Tensor]:
@@ -171,64 +233,8 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
 def _where(tracer: Tracer, error: BaseException) -> str:
     location = raised_location(error, _forward.__code__)
     at = f" at {location}" if location else ""
-    return f"{at} in module {tracer.scopes[-1]!r}" if tracer.scopes[-1] else at
-
-
-class _Inputs:
-    """Makes the fake tensors that stand for the inputs, with symbols for dynamic dimensions."""
-
-    def __init__(
-        self,
-        mode: FakeTensorMode,
-        env: ShapeEnv | None,
-        tracer: Tracer,
-        dimensions: Sequence[Mapping[int, Dimension]],
-    ) -> None:
-        self._mode, self._env, self._tracer = mode, env, tracer
-        self._dimensions = dimensions
-        self._sizes: dict[str, Any] = {}
-        self.symbols: dict[Any, tuple[int, int]] = {}
-        self.ranges: dict[Any, Range] = {}
-        self.examples: dict[Any, int] = {}
-
-    def fake(self, x: Any) -> Any:
-        if not isinstance(x, torch.Tensor):
-            return x
-        index = len(self._tracer.graph.inputs)
-        dynamic = self._dimensions[index] if index < len(self._dimensions) else {}
-        sizes = [
-            self._size(index, dim, size, *dynamic[dim]) if dim in dynamic else size
-            for dim, size in enumerate(x.shape)
-        ]
-        with self._mode:
-            tensor = torch.empty(sizes, dtype=x.dtype, device=x.device)
-        self._tracer.add_input(tensor)
-        return tensor
-
-    def _size(self, index: int, dim: int, example: int, name: str, span: Range) -> Any:
-        if span[0] == span[1]:
-            return span[0]
-        if name not in self._sizes:
-            assert self._env is not None
-            # torch's compiler takes a second to import, and only dynamic sizes need this of it.
-            from torch._dynamo.source import ConstantSource
-
-            source = ConstantSource(f"input{index}_dim{dim}")
-            constraint = StrictMinMaxConstraint(vr=ValueRanges(*span), warn_only=False)
-            symbol = self._env.create_symbol(
-                example, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=constraint
-            )
-            self._sizes[name] = self._env.create_symintnode(symbol, hint=example, source=source)
-            self.symbols[symbol] = (index, dim)
-            self.ranges[symbol] = span
-            self.examples[symbol] = example
-        return self._sizes[name]
-
-    def labels(self, names: Sequence[str]) -> dict[Any, str]:
-        return {
-            symbol: f"dimension {dim} of input {names[index] if names else index!r}"
-            for symbol, (index, dim) in self.symbols.items()
-        }
+    failed, scope = tracer.failure
+    return f"{at} in module {scope!r}" if failed is error and scope else at
 
 
 def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
@@ -246,14 +252,14 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         else {}
     )
     patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer, paths))
-    patch(
-        stack, torch.backends.mha, "get_fastpath_enabled", functools.partial(_no_fastpath, tracer)
-    )
     for name in ("numpy", "__array__", "__dlpack__"):
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
+    for function, layer in _RECURRENT.items():
+        for owner in (torch, torch._VF):
+            patch(stack, owner, function, functools.partial(_refuse_recurrent, tracer, layer))
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
@@ -273,20 +279,25 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
         tracer.scopes.append(paths.get(id(self)) or tracer.scopes[-1])
         try:
             return original(self, *args, **kwargs)
+        except Exception as error:
+            if tracer.failure[0] is not error:
+                tracer.failure = (error, tracer.scopes[-1])
+            raise
         finally:
             tracer.scopes.pop()
 
     return __call__
 
 
-def _no_fastpath(tracer: Tracer, original: Any) -> Any:
-    """The fused attention of nn.MultiheadAttention has no converter; its parts have."""
-
+def _refuse_recurrent(tracer: Tracer, name: str, original: Any) -> Any:
     @functools.wraps(original)
-    def get_fastpath_enabled() -> bool:
-        return False if tracer.is_active() else original()
+    def recurrent(*args: Any, **kwargs: Any) -> Any:
+        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+        if tracer.is_active() and any(tracer.is_traced(x) for x in tensors):
+            raise tracer.located(UnsupportedOperatorError(_NO_LOOPS.format(name=name)))
+        return original(*args, **kwargs)
 
-    return get_fastpath_enabled
+    return recurrent
 
 
 def _note_made(tracer: Tracer, original: Any) -> Any:

@@ -14,20 +14,22 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
-from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
-from t2t.registry import Converter
-from t2t.shapes import has_symbol
+from t2t.errors import ConversionError, T2TError, UnsupportedArgumentError, UnsupportedOperatorError
+from t2t.isolation import storage_key
+from t2t.registry import Converter, Formula
+from t2t.sizes import has_symbol
 from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
-from t2t.tracing.formulas import DECISIONS
+from t2t.tracing.decisions import DECISIONS
 from t2t.tracing.graph import tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.locations import called_function
+from t2t.tracing.mistakes import mistake
 from t2t.tracing.mutation import Mutations
-from t2t.tracing.operators import OperatorInfo, decomposition, draws_random, operator_info
+from t2t.tracing.operators import OperatorInfo, decompositions, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
 
-__all__ = ["NUMBERS", "Tracer"]
+__all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
 
 NUMBERS = (
     "the model needs the value of a tensor that depends on its input (.item(), float(x), "
@@ -39,6 +41,13 @@ _BY_OFFSET = (
     torch.ops.aten.as_strided_,
     torch.ops.aten.as_strided_scatter,
 )
+
+
+class ValueNeeded(BaseException):
+    """The value of a traced tensor is asked for; a trace that sees functions may do without it.
+
+    No `Exception`, because the model's own handlers are to let it pass.
+    """
 
 
 class Tracer(Mutations):
@@ -55,6 +64,10 @@ class Tracer(Mutations):
     ) -> None:
         super().__init__(mode, state, boundary)
         self.dispatch_mode = _DispatchMode(self)
+        self.sees_functions = False
+        """Whether calls are seen before torch takes them apart into operators."""
+        self.needs_value = False
+        """Whether that would have shown what the value of a traced tensor is needed for."""
         self.originals: dict[Any, Any] = {}
         """The functions that stand behind the patched ones."""
 
@@ -76,7 +89,23 @@ class Tracer(Mutations):
         traced = [x for x in tensors if self.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
-        self._check_kinds(name, tensors)
+        try:
+            return self._record_function(name, converter, original, args, kwargs, traced)
+        except T2TError:
+            raise
+        except Exception as error:  # noqa: BLE001  PyTorch raises any
+            raise self._mistake(name, original, args, kwargs) or error from None
+
+    def _record_function(
+        self,
+        name: str,
+        converter: Converter,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        traced: list[torch.Tensor],
+    ) -> Any:
+        self._check_kinds(name, (x for x in tree_leaves((args, kwargs)) if _is_tensor(x)))
         if kwargs.get("out") is not None:
             # What is written where, its operators say.
             return original(*args, **kwargs)
@@ -92,10 +121,33 @@ class Tracer(Mutations):
         else:
             output = self._run(converter.meta or original, args, kwargs)
         if output is NotImplemented:
+            refused = self._mistake(name, original, args, kwargs)
+            if refused is not None:
+                raise refused
             # The function's own operators arrive one by one.
             return original(*args, **kwargs)
         written = [x for x in traced if version_of(self._fake(x)) != before[id(x)]]
         return self._register(call, original, output, traced, written)
+
+    def call_outermost(
+        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Take an operator from the dispatcher: the model's own, or a part of a formula."""
+        try:
+            return self.call_operator(operator, args, kwargs)
+        except ConversionError as error:
+            if self._decomposing or error.located:
+                raise
+            # A formula that gives up.
+            name = operator_info(operator).name
+            raise self.located(type(error)(f"{name}: {error}")) from None
+        except T2TError:
+            raise
+        except Exception as error:
+            if self._decomposing or self._paused:
+                raise
+            name = operator_info(operator).name
+            raise self._mistake(name, operator, args, kwargs) or error from None
 
     def call_operator(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -110,6 +162,7 @@ class Tracer(Mutations):
             if not random and not has_symbol((args, tuple(kwargs.values()))):
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
+            self._need_functions()
             raise self.located(UnsupportedOperatorError(NUMBERS))
         self._check_kinds(info.name, tensors)
         if operator in DECISIONS:
@@ -119,6 +172,20 @@ class Tracer(Mutations):
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
+
+    def _need_functions(self) -> None:
+        if not self.sees_functions:
+            self.needs_value = True
+            raise ValueNeeded
+
+    def _mistake(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Exception | None:
+        """Return what PyTorch says of a call, where it refuses it."""
+        if not name.startswith(("torch.", "aten::")):
+            return None
+        with self.paused():
+            return mistake(function, *self._fakes((args, kwargs)))
 
     def call_higher_order(
         self, operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -162,10 +229,19 @@ class Tracer(Mutations):
                 self.constants.note_foreign(output)
             return output
         self.constants.note_made(output, tensors)
+        if not info.mutated:
+            self.constants.note_kinds(output, tensors)
         if info.changes_metadata:
             self.constants.note_turned(args[0])
-        if info.is_view and args and isinstance(args[0], torch.Tensor):
+        if args and isinstance(args[0], torch.Tensor) and not info.mutated:
             source = args[0]
+            # torch.unsafe_split and its like do not say that they give views.
+            shares = any(
+                isinstance(x, torch.Tensor) and storage_key(x) == storage_key(source)
+                for x in tree_leaves(output)
+            )
+            if not info.is_view and not shares:
+                return output
 
             def view(x: torch.Tensor) -> View:
                 if isinstance(output, torch.Tensor):
@@ -185,19 +261,18 @@ class Tracer(Mutations):
     ) -> Any:
         converter = registry.find_operator(operator)
         random = draws_random(operator, args, kwargs)
-        # Where a formula leads back to its operator, there is none.
         is_complex = _is_complex(operator, args, kwargs, tensors)
-        if (
-            converter is None
-            and not random
-            and not is_complex
-            and info.name not in self._decomposing
-        ):
-            formula = decomposition(operator)
-            if formula is not None:
-                output = self._decompose(info, formula, args, kwargs)
-                if output is not NotImplemented:
-                    return output
+        output = NotImplemented
+        if converter is not None and converter.meta is not None:
+            output = self._run(converter.meta, args, kwargs)
+            # A converter may leave some calls to the operator's formula.
+            converter = None if output is NotImplemented else converter
+        # Where a formula leads back to its operator, there is none.
+        plain = not random and not is_complex and info.name not in self._decomposing
+        for formula in decompositions(operator) if converter is None and plain else ():
+            result = self._decompose(info, formula, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if operator is torch.ops.aten.as_strided.default:
             return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
@@ -206,11 +281,9 @@ class Tracer(Mutations):
             call.problem = UnsupportedOperatorError(text)
         if is_complex:
             call.problem = UnsupportedOperatorError(COMPLEX)
-        run = converter.meta if converter is not None and converter.meta else operator
-        output = self._run(run, args, kwargs)
-        self._check_kinds(
-            info.name, (x for x in tree_leaves(output) if isinstance(x, torch.Tensor))
-        )
+        output = self._run(operator, args, kwargs) if output is NotImplemented else output
+        results = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor)]
+        self._check_kinds(info.name, results)
         traced = [x for x in tensors if self.is_traced(x)]
         return self._register(call, operator, output, traced, [])
 
@@ -276,16 +349,18 @@ class Tracer(Mutations):
                 )
             )
 
-    def _decompose(
-        self, info: OperatorInfo, formula: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        """Run PyTorch's own formula of an operator; its parts come back as operators."""
+    def _decompose(self, info: OperatorInfo, formula: Formula, args: Any, kwargs: Any) -> Any:
+        """Run the formula of an operator; its parts come back as operators."""
         self._decomposing.append(info.name)
+        before = self.precision
+        if formula.precision != "follow":
+            self.precision = formula.precision
         try:
             with self.dispatch_mode:
-                return formula(*self._fakes(args), **self._fakes(kwargs))
+                return formula.function(*self._fakes(args), **self._fakes(kwargs))
         finally:
             self._decomposing.pop()
+            self.precision = before
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -308,7 +383,11 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         del types
         if isinstance(func, HigherOrderOperator):
             return self._tracer.call_higher_order(func, args, kwargs or {})
-        return self._tracer.call_operator(func, args, kwargs or {})
+        return self._tracer.call_outermost(func, args, kwargs or {})
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
 
 
 _MAKES_COMPLEX = (

@@ -1,16 +1,18 @@
-"""What `verify` found, as values and as a table."""
+"""What `verify` found, as values, as text, as JSON and as HTML."""
 
 from __future__ import annotations
 
-import io
+import json
 import math
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+
+from t2t.module import RanOn
+from t2t.verification.tables import WIDTH, html_table, text_table
 
 __all__ = ["OutputReport", "Report"]
 
@@ -40,7 +42,7 @@ class OutputReport:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What `verify` found; prints as a table and is true if all is well.
 
@@ -51,6 +53,8 @@ class Report:
         rtol: the tolerance that was asked for, or the one for the module's precision.
         problem: why there was nothing to measure (the converted module failed, or returned another
             structure or constant), or "".
+        ran_on: where the converted module ran, or each converted part of a larger one; () where it
+            did not run, or is none of t2t's.
     """
 
     ok: bool
@@ -58,6 +62,7 @@ class Report:
     runs: int
     rtol: float
     problem: str = ""
+    ran_on: tuple[RanOn, ...] = ()
 
     @property
     def max_abs_error(self) -> float:
@@ -84,30 +89,78 @@ class Report:
     def __bool__(self) -> bool:
         return self.ok
 
-    def __rich__(self) -> Group:
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        outputs = [{**asdict(o), "dtype": _dtype_name(o.dtype)} for o in self.outputs]
+        return {
+            "ok": self.ok,
+            "ran_on": [place.to_dict() for place in self.ran_on],
+            "max_abs_error": self.max_abs_error,
+            "max_rel_error": self.max_rel_error,
+            "min_cosine": self.min_cosine,
+            "runs": self.runs,
+            "rtol": self.rtol,
+            "problem": self.problem,
+            "outputs": outputs,
+        }
+
+    def to_json(self) -> str:
+        """Return the report as JSON; what is infinite is null there."""
+        return json.dumps(_finite(self.to_dict()))
+
+    def _head(self) -> list[str]:
         verdict = "same" if self.ok else "DIFFERENT"
-        head = (
-            f"{verdict} on {self.runs} inputs: max_rel_error {self.max_rel_error:.2e} "
-            f"(allowed {self.rtol:.0e}), max_abs_error {self.max_abs_error:.2e}, "
-            f"min_cosine {self.min_cosine:.6f}"
-        )
+        places = list(dict.fromkeys(place.place for place in self.ran_on))
+        reasons = dict.fromkeys(place.reason for place in self.ran_on if place.reason)
+        where = ", ".join(f"run by the {place}" for place in places)
+        text = [
+            f"{verdict} on {self.runs} inputs, {where or 'no module of t2t was run'}",
+            *(f"no engine ran: {reason}" for reason in reasons),
+            f"max_rel_error {self.max_rel_error:.2e} (allowed {self.rtol:.0e}), "
+            f"max_abs_error {self.max_abs_error:.2e}, min_cosine {self.min_cosine:.6f}",
+            *self.problem.splitlines(),
+        ]
+        return [line for part in text for line in textwrap.wrap(part, WIDTH)]
+
+    def _rows(self) -> list[tuple[str, ...]]:
         if self.problem:
-            return Group(Text(head), Text(self.problem))
-        table = Table("output", "type", "shape", "max abs", "max rel", "cosine", "ok", "note")
-        for output in self.outputs:
-            table.add_row(
-                Text(output.name),
-                str(output.dtype).removeprefix("torch."),
-                str(output.shape),
+            return []
+        rows: list[tuple[str, ...]] = [
+            ("output", "type", "shape", "max abs", "max rel", "cosine", "ok", "note")
+        ]
+        return rows + [
+            (
+                output.name,
+                _dtype_name(output.dtype),
+                "x".join(map(str, output.shape)) or "scalar",
                 f"{output.max_abs_error:.2e}",
                 f"{output.max_rel_error:.2e}",
                 f"{output.min_cosine:.6f}",
                 "yes" if output.ok else "NO",
                 output.note,
             )
-        return Group(Text(head), table)
+            for output in self.outputs
+        ]
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=120).print(self)
-        return text.getvalue().rstrip()
+        rows = self._rows()
+        return "\n".join([*self._head(), *(text_table(rows) if rows else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        marked = [place for place, output in enumerate(self.outputs, 1) if not output.ok]
+        return html_table(self._head(), self._rows(), marked)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

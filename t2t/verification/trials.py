@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from t2t.errors import T2TError, VerificationError
+from t2t.errors import EngineError, T2TError, VerificationError
 from t2t.examples import random_like
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
+from t2t.module import TRTModule, engine_required
 from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
 
@@ -30,6 +32,7 @@ def verify(
     rtol: float | None = None,
     seed: int = 0,
     raise_on_error: bool = False,
+    require_engine: bool = False,
 ) -> Report:
     """Compare a converted module with the original, on the given and on random inputs.
 
@@ -49,22 +52,33 @@ def verify(
             precision and the output's dtype.
         seed: of the random inputs.
         raise_on_error: raise if the outputs differ, instead of only reporting it.
+        require_engine: raise if the engine does not run here, instead of comparing with what the
+            reference executor gives; the environment variable T2T_REQUIRE_ENGINE=1 does the same.
+
+    Returns:
+        The report; it says where the converted module ran.
 
     Raises:
         VerificationError: if asked for; the message is the report.
+        EngineError: if asked for, and the engine does not run.
     """
     given = arguments(inputs, kwargs)
     generator = torch.Generator().manual_seed(seed)
     default = _RTOL.get(getattr(module_trt, "precision", "fp32"), _RTOL["fp32"])
     worst: dict[str, OutputReport] = {}
     problem = ""
+    parts = _converted_parts(module_trt)
+    earlier = [part.last_run for part in parts]
     for run in range(1 + random_inputs):
         call = given if run == 0 else _on_tensors(functools.partial(random_like, generator), given)
         with preserved(module):
             expected = _call(module, call)
         try:
-            got = _call(module_trt, call)
+            with _requiring(parts, require_engine):
+                got = _call(module_trt, call)
         except T2TError as error:
+            if isinstance(error, EngineError) and (require_engine or engine_required()):
+                raise
             problem = f"the converted module fails: {type(error).__name__}: {error}"
             break
         problem = measure(expected, got, rtol, default, worst)
@@ -72,10 +86,32 @@ def verify(
             break
     ok = not problem and all(output.ok for output in worst.values())
     allowed = default if rtol is None else rtol
-    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem)
+    ran_on = tuple(
+        part.ran_on
+        for part, before in zip(parts, earlier, strict=True)
+        if part.ran_on is not None and part.last_run is not before
+    )
+    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on)
     if raise_on_error and not ok:
         raise VerificationError(str(report))
     return report
+
+
+def _converted_parts(module: Any) -> list[TRTModule]:
+    parts = module.modules() if isinstance(module, torch.nn.Module) else ()
+    return [part for part in parts if isinstance(part, TRTModule)]
+
+
+@contextmanager
+def _requiring(parts: Sequence[TRTModule], required: bool) -> Iterator[None]:
+    before = [part.require_engine for part in parts]
+    for part in parts:
+        part.require_engine = part.require_engine or required
+    try:
+        yield
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            part.require_engine = value
 
 
 def _on_tensors(function: Callable[[torch.Tensor], torch.Tensor], call: Any) -> Any:

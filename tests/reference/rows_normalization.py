@@ -102,6 +102,24 @@ NORMS = [
         lambda x, s, b: F.instance_norm(x, weight=s.reshape(-1), bias=b.reshape(-1), eps=0.05),
     ),
     Row(
+        "instance norm, as many elements as channels",
+        [(2, 4, 2, 2), (1, 4, 1, 1), (1, 4, 1, 1)],
+        _norm((2, 3), version=1, epsilon=0.05),
+        lambda x, s, b: F.instance_norm(x, weight=s.reshape(-1), bias=b.reshape(-1), eps=0.05),
+    ),
+    Row(
+        "layer norm, as many elements as channels",
+        [(2, 4, 2, 2), (1, 1, 2, 2), (1, 1, 2, 2)],
+        _norm((2, 3), epsilon=0.05),
+        lambda x, s, b: F.layer_norm(x, (2, 2), s.reshape(2, 2), b.reshape(2, 2), 0.05),
+    ),
+    Row(
+        "norm of the last axis by another one's scale",
+        [(2, 5, 5), (1, 5, 1), (1, 5, 1)],
+        _norm((2,), version=1, epsilon=0.05),
+        lambda x, s, b: F.layer_norm(x, (5,), eps=0.05) * s + b,
+    ),
+    Row(
         "group norm 1",
         [(2, 4, 3, 3), (1, 2, 1, 1), (1, 2, 1, 1)],
         _norm((2, 3), version=1, num_groups=2, epsilon=0.1),

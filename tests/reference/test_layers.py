@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from t2t.reference import Program
 from tests.reference.all_rows import ROWS
 from tests.reference.rows import Row, wanted
 
@@ -10,6 +11,8 @@ from tests.reference.rows import Row, wanted
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_layer(row: Row) -> None:
     program = row.program()
+    loaded = Program.from_state(program.to_state())
+    assert str(loaded) == str(program)
     for seed in (1, 2):
         tensors = row.tensors(seed)
         results = program.run([tensor.clone() for tensor in tensors])

@@ -133,7 +133,7 @@ SIZES = {
 }
 FP16 = ("test_vit", "test_convnext", "test_efficientnet", "test_maxvit", "test_resnet",
         "swin_tiny_patch4_window7_224", "levit_128s", "mobilevit_xxs", "xcit_nano_12_p16_224",
-        "gmlp_ti16_224", "resnest14d")  # fmt: skip
+        "gmlp_ti16_224", "resnest14d", "efficientvit_b1", "eva02_tiny_patch14_224")  # fmt: skip
 DYNAMIC = ("test_vit", "test_convnext", "test_efficientnet", "test_maxvit", "test_byobnet",
            "test_resnet", "swin_tiny_patch4_window7_224", "levit_128s", "mobilevit_xxs",
            "convit_tiny", "crossvit_tiny_240", "pit_ti_224", "resnest14d", "skresnet18",
@@ -157,6 +157,19 @@ def cases() -> Iterator[Case]:
                    # Its patches must fit, else it resizes.
                    refused="decides on a size" if name == "mobilevit_xxs" else "")  # fmt: skip
 
+    h, w = (torch.export.Dim(side, min=1, max=14) for side in "hw")
+    for name, step, options in (
+        ("mobilevit_xxs", 64, {}),
+        ("vit_tiny_patch16_224", 16, {"dynamic_img_size": True}),
+        ("vit_tiny_patch16_224", 16, {"dynamic_img_size": True, "reg_tokens": 2}),
+    ):
+        dims = {0: (1, 4), 2: step * h, 3: step * w}
+        what = "".join(f" {key}" for key in options)
+        yield Case(f"timm/{name}{what} multiples of {step}",
+                   functools.partial(_make, name, **options),
+                   images(2, 3, 128, 64, second=(3, 3, 64, 192)),
+                   {"dynamic_shapes": [dims]})  # fmt: skip
+
 
 def _case(name: str, suffix: str = "", second: int = 2, **more: Any) -> Case:
     def draw(generator: torch.Generator, run: int) -> Any:
@@ -177,8 +190,8 @@ def _size(name: str) -> int:
     return own if fixed else min(own, 160)
 
 
-def _make(name: str) -> torch.nn.Module:
+def _make(name: str, **options: Any) -> torch.nn.Module:
     import timm
 
-    model: torch.nn.Module = timm.create_model(name, **ARGUMENTS.get(name, {}))
+    model: torch.nn.Module = timm.create_model(name, **ARGUMENTS.get(name, {}), **options)
     return model.eval()

@@ -40,7 +40,8 @@ SIZES = {
     "swin_v2_b": 128,
 }
 VIDEO = {"mc3_18": (8, 56), "r3d_18": (8, 56), "r2plus1d_18": (8, 56), "s3d": (16, 224)}
-FP16 = ("resnet18", "mobilenet_v3_small", "vit_b_32", "swin_t", "convnext_tiny", "r3d_18")
+FP16 = ("resnet18", "mobilenet_v3_small", "vit_b_32", "swin_t", "convnext_tiny", "r3d_18",
+        "raft_small")  # fmt: skip
 DYNAMIC = ("resnet18", "mobilenet_v3_small", "densenet121", "vit_b_32", "swin_t", "convnext_tiny")
 ANY_SIZE = ("resnet18", "efficientnet_b0", "fcn_resnet50", "lraspp_mobilenet_v3_large")
 

@@ -214,7 +214,7 @@ DYNAMIC = (
     "bert", "bert eager", "roberta", "distilbert", "albert", "deberta-v2", "gpt2", "llama", "qwen3",
     "gemma2", "mistral", "modernbert", "t5 encoder", "mpnet", "bloom", "opt",
 )  # fmt: skip
-FP16 = ("bert", "gpt2", "llama", "vit", "swin", "t5 encoder", "gemma2")
+FP16 = ("bert", "gpt2", "llama", "qwen3", "olmo2", "vit", "swin", "t5 encoder", "gemma2")
 
 
 def cases() -> Iterator[Case]:

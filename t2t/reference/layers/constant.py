@@ -19,7 +19,7 @@ def constant(ready: Ready) -> Kernel:
     value = ready.weights.get("weights", torch.empty(0, dtype=ready.dtype))
     if value.numel() != math.prod(shape):
         raise ShapeError(f"constant {ready.name!r}: {value.numel()} values for shape {shape}")
-    shaped = value.reshape(shape)
+    shaped = value.reshape(shape).contiguous()
     return lambda: shaped
 
 

@@ -32,7 +32,7 @@ _DECONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 def _weight(ready: Ready, name: str, position: int, shape: tuple[int, ...]) -> Tensor | None:
     """Give a weight in the type it is accumulated in; None where an input brings it."""
     own = ready.weights.get(name, ready.constants.get(position))
-    return None if own is None else wide(own.reshape(shape))
+    return None if own is None else wide(own.reshape(shape).contiguous())
 
 
 def _parameters(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,5 +50,7 @@ def normalization(ready: Ready) -> Kernel:
 
 
 def _is_trailing(axes: tuple[int, ...], x: Tensor, scale: Tensor) -> bool:
+    """Say whether the last axes are normalized, each element with a scale of its own."""
     first = axes[0]
-    return axes == tuple(range(first, x.dim())) and scale.numel() == math.prod(x.shape[first:])
+    whole = (*[1] * first, *x.shape[first:])
+    return axes == tuple(range(first, x.dim())) and tuple(scale.shape) == whole

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from t2t.shapes import static_size
-
-__all__ = ["SPECIAL_FORMULAS"]
+from t2t.registry import formula
 
 aten = torch.ops.aten
-
-MAX_PAIRS = 1 << 24
-"""Most elements of a tensor in which every element meets every other one of its dimension."""
 
 # M. Giles, "Approximating the erfinv function" (GPU Computing Gems, 2012), single precision:
 # polynomials in w - 2.5 and sqrt(w) - 3, where w = -log(1 - x * x); highest power first.
@@ -30,6 +24,7 @@ _ERFINV_FAR = (
 )  # fmt: skip
 
 
+@formula("aten::angle.default")
 def angle(self: torch.Tensor) -> torch.Tensor:
     """Give pi for negative numbers, 0 for others, NaN for NaN."""
     dtype = self.dtype if self.is_floating_point() else torch.get_default_dtype()
@@ -37,6 +32,7 @@ def angle(self: torch.Tensor) -> torch.Tensor:
     return torch.where(self.isnan(), self, result) if self.is_floating_point() else result
 
 
+@formula("aten::erfinv.default", precision="sensitive")
 def erfinv(self: torch.Tensor) -> torch.Tensor:
     """Invert the error function, by two polynomials in float32."""
     x = self.float()
@@ -56,6 +52,7 @@ def _polynomial(coefficients: Sequence[float], x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+@formula("aten::index_reduce.default")
 def index_reduce(
     self: torch.Tensor,
     dim: int,
@@ -77,6 +74,7 @@ def index_reduce(
     return reduced
 
 
+@formula("aten::masked_scatter.default")
 def masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Write the first elements of ``source``, one after another, where a mask holds."""
     x, where = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
@@ -85,24 +83,7 @@ def masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor)
     return torch.where(where, taken.reshape(x.shape), x)
 
 
-def logcumsumexp(self: torch.Tensor, dim: int) -> Any:
-    """Take the logarithm of sums over all that stand before each element, each by its maximum.
-
-    Every element meets every other one of its dimension; where these pairs are too many or their
-    number is dynamic, there is no formula.
-    """
-    if self.ndim == 0:
-        return self.clone()
-    x = self.movedim(dim, -1)
-    size = static_size(x.shape[-1])
-    count = static_size(x.numel())
-    if size is None or count is None or size * count > MAX_PAIRS:
-        return NotImplemented
-    behind = torch.ones(size, size, dtype=torch.bool).triu(1)
-    sums = x.unsqueeze(-2).masked_fill(behind, -math.inf).logsumexp(-1)
-    return sums.movedim(-1, dim)
-
-
+@formula("aten::_trilinear.default")
 def trilinear(
     i1: torch.Tensor,
     i2: torch.Tensor,
@@ -125,6 +106,7 @@ def trilinear(
     return torch.einsum(f"{','.join(terms)}->{kept}", i1, i2, i3)
 
 
+@formula("aten::renorm.default", precision="sensitive")
 def renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
     """Scale the slices along a dimension whose norm is larger than ``maxnorm`` down to it."""
     others = [axis for axis in range(self.ndim) if axis != dim % self.ndim]
@@ -132,15 +114,3 @@ def renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> torch.Tensor:
     norm = torch.linalg.vector_norm(self, p, others, keepdim=True, dtype=dtype)
     factor = torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
     return (self * factor).to(self.dtype)
-
-
-SPECIAL_FORMULAS: dict[OpOverload, Callable[..., Any]] = {
-    aten.angle.default: angle,
-    aten.erfinv.default: erfinv,
-    aten.special_erfinv.default: erfinv,
-    aten.index_reduce.default: index_reduce,
-    aten.masked_scatter.default: masked_scatter,
-    aten.logcumsumexp.default: logcumsumexp,
-    aten._trilinear.default: trilinear,
-    aten.renorm.default: renorm,
-}

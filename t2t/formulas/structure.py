@@ -1,20 +1,18 @@
-"""Operators in terms of others, where PyTorch's own formula is long or hides what is a view."""
+"""Operators whose formula in PyTorch is long, or hides what is a view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from t2t.shapes import is_symbolic
-
-__all__ = ["DECISIONS", "FORMULAS"]
+from t2t.registry import formula
 
 aten = torch.ops.aten
 
 
+@formula("aten::split.Tensor", "aten::unsafe_split.Tensor")
 def split(self: torch.Tensor, split_size: Any, dim: int = 0) -> list[torch.Tensor]:
     """Cut into slices of one size, the last one perhaps smaller.
 
@@ -30,6 +28,7 @@ def split(self: torch.Tensor, split_size: Any, dim: int = 0) -> list[torch.Tenso
     ]
 
 
+@formula("aten::split_with_sizes.default", "aten::unsafe_split_with_sizes.default")
 def split_with_sizes(
     self: torch.Tensor, split_sizes: Sequence[Any], dim: int = 0
 ) -> list[torch.Tensor]:
@@ -45,11 +44,13 @@ def split_with_sizes(
     return pieces
 
 
+@formula("aten::unbind.int")
 def unbind(self: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
     """Select every index of a dimension."""
     return [aten.select.int(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
+@formula("aten::native_batch_norm.default")
 def native_batch_norm(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -72,6 +73,7 @@ def native_batch_norm(
     )
 
 
+@formula("aten::_batch_norm_no_update.default")
 def batch_norm_no_update(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -89,6 +91,7 @@ def batch_norm_no_update(
     return *results, torch.empty(0, dtype=torch.uint8)
 
 
+@formula("aten::diagonal_scatter.default")
 def diagonal_scatter(
     self: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> torch.Tensor:
@@ -98,6 +101,7 @@ def diagonal_scatter(
     return out
 
 
+@formula("aten::as_strided_scatter.default")
 def as_strided_scatter(
     self: torch.Tensor, src: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None
 ) -> torch.Tensor:
@@ -107,6 +111,7 @@ def as_strided_scatter(
     return out
 
 
+@formula("aten::put.default")
 def put(
     self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
@@ -116,12 +121,40 @@ def put(
     return flat.reshape(self.shape)
 
 
+@formula("aten::addmm.default", "aten::addmv.default", "aten::baddbmm.default")
+def addmm(
+    self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    """Add ``self`` to a product of matrices, or of batches of them, or of a matrix and a vector.
+
+    As operators of their own: under ``fp16=True`` the product computes in half, but the sum in
+    float32 where ``self`` is a mask of -1e9.
+    """
+    product = torch.matmul(mat1, mat2)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        # As torch has it, nothing of ``self`` matters then, not even NaN.
+        return product
+    return product + (self if beta == 1 else self * beta)
+
+
+@formula("aten::addbmm.default")
+def addbmm(
+    self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    """Add ``self`` to the sum of all products of a batch: one product of longer rows."""
+    rows = batch1.transpose(0, 1).flatten(1)
+    return addmm(self, rows, batch2.flatten(0, 1), beta=beta, alpha=alpha)
+
+
+@formula("aten::_convolution.default")
 def convolution(*args: Any) -> torch.Tensor:
     """Convolve; a scripted module calls it with four switches of cuDNN behind the arguments."""
     result: torch.Tensor = aten.convolution.default(*args[:9])
     return result
 
 
+@formula("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
 def searchsorted(
     sorted_sequence: torch.Tensor,
     self: Any,
@@ -140,6 +173,7 @@ def searchsorted(
     return (~behind).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
+@formula("aten::bucketize.Tensor", "aten::bucketize.Scalar")
 def bucketize(
     self: Any, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
 ) -> torch.Tensor:
@@ -147,6 +181,7 @@ def bucketize(
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
+@formula("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
     """Give for each place of the result whose repetition stands there."""
     if output_size is None:
@@ -154,48 +189,3 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
         return NotImplemented
     place = torch.arange(output_size, dtype=repeats.dtype)
     return searchsorted(repeats.cumsum(0), place, right=True).to(repeats.dtype)
-
-
-FORMULAS: dict[OpOverload, Callable[..., Any]] = {
-    aten.split.Tensor: split,
-    aten.unsafe_split.Tensor: split,
-    aten.split_with_sizes.default: split_with_sizes,
-    aten.unsafe_split_with_sizes.default: split_with_sizes,
-    aten.unbind.int: unbind,
-    aten._convolution.default: convolution,
-    aten.diagonal_scatter.default: diagonal_scatter,
-    aten.as_strided_scatter.default: as_strided_scatter,
-    aten.put.default: put,
-    aten.bucketize.Tensor: bucketize,
-    aten.bucketize.Scalar: bucketize,
-    aten.repeat_interleave.Tensor: repeat_interleave,
-    aten.searchsorted.Tensor: searchsorted,
-    aten.searchsorted.Scalar: searchsorted,
-    aten.native_batch_norm.default: native_batch_norm,
-    aten._batch_norm_no_update.default: batch_norm_no_update,
-}
-
-
-def decide_squeeze(self: torch.Tensor, dim: Any = None) -> None:
-    """Let a guard say whether a dynamic size is 1.
-
-    torch assumes in silence that it is not; the result would have another rank where it is.
-    """
-    chosen = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-    for axis in chosen:
-        if self.ndim and is_symbolic(size := self.shape[axis]):
-            bool(size == 1)
-
-
-DECISIONS: dict[OpOverload, Callable[..., None]] = dict.fromkeys(
-    (
-        aten.squeeze.default,
-        aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.squeeze_.default,
-        aten.squeeze_.dim,
-        aten.squeeze_.dims,
-    ),
-    decide_squeeze,
-)
-"""What must be decided about sizes before an operator runs."""

@@ -1,0 +1,132 @@
+"""The dynamic sizes of one trace, from the declaration to the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from t2t.io import Dimension
+from t2t.sizes.fakes import SizedFakeMode
+from t2t.sizes.guards import Guard, Guards, Names
+from t2t.sizes.narrowing import Narrowed, advice, narrow
+from t2t.sizes.nodes import SizeEnvironment
+from t2t.sizes.polynomials import add, multiply, symbol_value
+from t2t.sizes.proofs import Box, Range
+from t2t.sizes.terms import Symbol
+
+__all__ = ["DynamicSizes", "Proved"]
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The sizes for which a trace holds.
+
+    Attributes:
+        dimensions: the dynamic dimension that each symbol stands for.
+        boxes: all sizes of each box.
+        notes: what was changed of the declared ones, for the user to know.
+    """
+
+    dimensions: dict[Symbol, Dimension]
+    boxes: list[Box]
+    notes: list[str]
+
+
+class DynamicSizes:
+    """Makes the symbols of the dynamic dimensions, and proves what was decided on them.
+
+    Args:
+        dimensions: the dynamic dimensions.
+        boxes: the declared sizes: for each profile a range of every dimension, by name.
+        names: names of the inputs.
+        locate: returns the user's line that runs now.
+
+    Attributes:
+        mode: makes fake tensors of symbolic sizes.
+    """
+
+    def __init__(
+        self,
+        dimensions: Sequence[Dimension],
+        boxes: Sequence[Mapping[str, Range]],
+        names: Sequence[str],
+        locate: Callable[[], Any],
+    ) -> None:
+        self._guards = Guards(locate)
+        self._env = SizeEnvironment(self._guards.record)
+        self.mode = SizedFakeMode(self._env)
+        self._dimensions = {
+            Symbol(d.name, d.low, d.high, order): d for order, d in enumerate(dimensions)
+        }
+        self._places = {
+            (place.input, place.dim): (symbol, place)
+            for symbol, dimension in self._dimensions.items()
+            for place in dimension.places
+        }
+        self._boxes = [{s: box[s.name] for s in self._dimensions} for box in boxes]
+        self._names = Names(names, self._dimensions)
+
+    def shape(self, index: int, example: Sequence[int]) -> list[Any]:
+        """Return the sizes of an input, symbolic where they are dynamic."""
+        return [self._size(index, dim, size) for dim, size in enumerate(example)]
+
+    def _size(self, index: int, dim: int, example: int) -> Any:
+        if (index, dim) not in self._places:
+            return example
+        symbol, place = self._places[index, dim]
+        self._env.examples[symbol] = place.root(example)
+        size = add(multiply(symbol_value(symbol), place.factor), place.offset)
+        return self._env.size(size)
+
+    @property
+    def assumed(self) -> str:
+        """Which sizes are 1 in the example, though PyTorch took them not to be."""
+        return ", ".join(f"`{condition}`" for condition in self._env.assumed)
+
+    def prove(self, narrow_shapes: bool, automatic: Collection[str]) -> Proved:
+        """Prove all conditions of the trace; those that are added later are proved at once.
+
+        Args:
+            narrow_shapes: shrink all ranges to where conditions hold, instead of raising.
+            automatic: names of dimensions whose range is shrunk in any case.
+
+        Raises:
+            GuardError: a condition does not hold for all sizes.
+        """
+        hull = {s: Range(s.low, s.high, d.step) for s, d in self._dimensions.items()}
+        allowed = {s for s in hull if narrow_shapes or s.name in automatic}
+        boxes, narrowed = self._boxes, Narrowed(hull, {}, {})
+        if allowed and len(boxes) == 1:
+            narrowed = narrow(self._guards, boxes[0], self._env.examples, allowed)
+            boxes = [narrowed.ranges]
+
+        def advise(guard: Guard) -> str:
+            possible = narrow(self._guards, hull, self._env.examples, set(hull))
+            return advice(guard, hull, self._names, possible, not allowed)
+
+        self._guards.prove(boxes, self._names, narrowed.ties, advise)
+        notes = [self._note(symbol, hull, narrowed) for symbol in narrowed.causes]
+        return Proved(self._tied(narrowed), [dict(box) for box in boxes], notes)
+
+    def _tied(self, narrowed: Narrowed) -> dict[Symbol, Dimension]:
+        """Return the dimensions with their new ranges; those that are tied have one name."""
+        found = {}
+        for symbol, dimension in self._dimensions.items():
+            r = narrowed.ranges[symbol]
+            found[symbol] = replace(dimension, low=r.low, high=r.high, step=r.step)
+        for tied, kept in narrowed.ties.items():
+            [main] = [symbol for symbol in found if symbol_value(symbol) == kept]
+            both = replace(found[main], places=found[main].places + found[tied].places)
+            found[main] = found[tied] = both
+        return found
+
+    def _note(self, symbol: Symbol, before: Box, narrowed: Narrowed) -> str:
+        guard = narrowed.causes[symbol]
+        where = self._names.place(self._names.first(symbol))
+        why = f"for {guard}"
+        if symbol in narrowed.ties:
+            [kept] = [s for s in before if symbol_value(s) == narrowed.ties[symbol]]
+            return f"{where} must equal {self._names.place(self._names.first(kept))} {why}"
+        old, new = (self._names.range(symbol, r[symbol]) for r in (before, narrowed.ranges))
+        return f"{where} was declared as {old} and is {new} {why}"

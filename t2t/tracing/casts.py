@@ -1,0 +1,135 @@
+"""What a float32 model says of precision in words that do nothing in float32.
+
+``x.float()`` returns ``x`` itself there, and ``torch.autocast(..., enabled=False)`` switches off
+what is off: no operator arrives. Both are noted with the calls, for ``fp16=True`` to respect.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from t2t.precision import Cast
+from t2t.tracing.locations import is_hidden
+from t2t.tracing.patches import patch
+from t2t.tracing.tracer import Tracer
+
+__all__ = ["patch_casts"]
+
+_FLOAT32 = 6
+"""torch.float32 in TorchScript's graphs, c10::ScalarType::Float."""
+
+
+def patch_casts(stack: ExitStack, tracer: Tracer) -> None:
+    """Let what casts to float32, and ``torch.autocast``, be noted by a tracer."""
+    for name in ("float", "to", "type", "type_as"):
+        patch(stack, torch.Tensor, name, functools.partial(_noted, tracer, name))
+    for name in ("as_tensor", "asarray"):
+        patch(stack, torch, name, functools.partial(_noted, tracer, name))
+    for owner in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        patch(stack, owner, "__call__", functools.partial(_scripted, tracer))
+    patch(stack, torch.autocast, "__enter__", functools.partial(_entered, tracer))
+    patch(stack, torch.autocast, "__exit__", functools.partial(_left, tracer))
+
+
+def _noted(tracer: Tracer, name: str, original: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def cast_noted(x: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(x, *args, **kwargs)
+        if not tracer.is_active() or not isinstance(x, torch.Tensor):
+            return result
+        if getattr(result, "dtype", None) != torch.float32:
+            return result
+        frame = sys._getframe(1)
+        if is_hidden(frame.f_code):
+            # torch's own code, and t2t's formulas: no word of the model's.
+            return result
+        cast = _cast(name, frame, args, kwargs)
+        return result if cast is None else tracer.note_cast(result, cast)
+
+    return cast_noted
+
+
+def _cast(name: str, frame: FrameType, args: Any, kwargs: Any) -> Cast | None:
+    if name == "float":
+        return Cast("float32")
+    given = (*args, *kwargs.values())
+    other = next((x for x in given if isinstance(x, torch.Tensor)), None)
+    if other is not None:
+        return Cast("like", other)
+    if name != "type" and not any(isinstance(x, torch.dtype) for x in given):
+        # To another device or memory format.
+        return None
+    words = _words(frame.f_code, frame.f_lasti)
+    if words & {"float32", ".float32", ".float", ".FloatTensor", "torch.FloatTensor"}:
+        return Cast("float32")
+    return Cast("like" if ".dtype" in words else "dtype")
+
+
+@functools.cache
+def _words(code: CodeType, position: int) -> frozenset[str]:
+    """Return the names, and ``.attributes``, in the arguments of a call that casts.
+
+    ``.to(torch.float32)`` and ``.to(x.dtype)`` are the same in a float32 model, but not in what
+    they are for; only the code tells.
+    """
+    found: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        word = instruction.argval
+        if instruction.offset >= position:
+            break
+        if word in ("to", "type", "as_tensor", "asarray"):
+            found.clear()
+        elif isinstance(word, str):
+            found.add(f".{word}" if instruction.opname == "LOAD_ATTR" else word)
+    return frozenset(found)
+
+
+def _scripted(tracer: Tracer, original: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  it takes that place
+        graph = self.inlined_graph  # owns its nodes
+        if not tracer.is_active() or not any(map(_casts_up, graph.findAllNodes("aten::to"))):
+            return original(self, *args, **kwargs)
+        # Its casts are not seen one by one: what it does with them is float32 as a whole.
+        tracer.autocast.append(False)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            tracer.autocast.pop()
+
+    return __call__
+
+
+def _casts_up(node: Any) -> bool:
+    """Say whether a scripted cast is one of floats, or of what it does not say, to float32."""
+    given, *rest = node.inputs()
+    kind = given.type().scalarType() if isinstance(given.type(), torch._C.TensorType) else None
+    return kind in (None, "Float") and any(x.toIValue() == _FLOAT32 for x in rest)
+
+
+def _entered(tracer: Tracer, original: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def __enter__(self: torch.autocast) -> Any:  # noqa: N807  it takes that place
+        if tracer.is_active():
+            tracer.autocast.append(self._enabled)
+        return original(self)
+
+    return __enter__
+
+
+def _left(tracer: Tracer, original: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def __exit__(self: torch.autocast, *error: Any) -> Any:  # noqa: N807  it takes that place
+        if tracer.is_active() and tracer.autocast:
+            tracer.autocast.pop()
+        return original(self, *error)
+
+    return __exit__
