@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -222,12 +221,12 @@ def short_line(line: str) -> str:
     )
 
 
-@functools.lru_cache(maxsize=1024)
 def _short_path(file: str) -> str:
-    roots = [Path.cwd(), *map(Path, filter(None, sys.path))]
-    near = [root for root in roots if len(root.parts) > 1 and Path(file).is_relative_to(root)]
+    roots = [os.path.join(root, "") for root in (os.getcwd(), *filter(None, sys.path))]
+    # Everything lies in the root directory, so that says nothing.
+    near = [root for root in roots if file.startswith(root) and root.count(os.sep) > 1]
     if near:
-        return Path(file).relative_to(max(near, key=lambda root: len(root.parts))).as_posix()
+        return file.removeprefix(max(near, key=len)).replace(os.sep, "/")
     parts = re.split(r"[/\\]", file)
     packages = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
     return "/".join(parts[packages[-1] + 1 :] if packages else ["...", *parts[-2:]])
