@@ -83,6 +83,14 @@ def map_tree(
     Raises:
         ConversionError: a class does not let itself be made from its parts.
     """
+    cls = type(tree)
+    # Most of all trees are these: arguments of functions.
+    if cls is tuple:
+        return tuple([map_tree(function, child, leaf) for child in tree])
+    if cls is list:
+        return [map_tree(function, child, leaf) for child in tree]
+    if cls is dict:
+        return {key: map_tree(function, child, leaf) for key, child in tree.items()}
     node = _open(tree, leaf)
     if node is None:
         return function(tree)
@@ -94,14 +102,30 @@ def map_tree(
     return _make(node.kind, type(tree), node.keys, children, node.context)
 
 
-def tree_leaves(tree: Any, leaf: type | tuple[type, ...] = torch.Tensor) -> Iterator[Any]:
-    """Iterate over the leaves, in order."""
-    node = _open(tree, leaf)
-    if node is None:
-        yield tree
+def tree_leaves(tree: Any, leaf: type | tuple[type, ...] = torch.Tensor) -> list[Any]:
+    """Return the leaves, in order."""
+    leaves: list[Any] = []
+    _append_leaves(tree, leaf, leaves)
+    return leaves
+
+
+def _append_leaves(tree: Any, leaf: type | tuple[type, ...], leaves: list[Any]) -> None:
+    cls = type(tree)
+    if cls is tuple or cls is list:
+        children = tree
+    elif cls is dict:
+        children = tree.values()
     else:
-        for child in node.children:
-            yield from tree_leaves(child, leaf)
+        node = _open(tree, leaf)
+        if node is None:
+            leaves.append(tree)
+            return
+        children = node.children
+    for child in children:
+        if type(child) in _ATOMS:
+            leaves.append(child)
+        else:
+            _append_leaves(child, leaf, leaves)
 
 
 def flatten(

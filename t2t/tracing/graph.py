@@ -146,8 +146,8 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return walker.map_tree(function, tree, _LEAVES)
 
 
-def tree_leaves(tree: Any) -> Iterator[Any]:
-    """Iterate over the leaves of arguments, in which a `Value` is one leaf."""
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of arguments, in which a `Value` is one leaf."""
     return walker.tree_leaves(tree, _LEAVES)
 
 

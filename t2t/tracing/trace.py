@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils import dlpack
 
 from t2t import registry
@@ -19,6 +19,7 @@ from t2t.errors import GuardError, T2TError, UnsupportedOperatorError
 from t2t.io import Dimension
 from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.sizes.dynamic import DynamicSizes
+from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.proofs import Range
 from t2t.tracing.casts import patch_casts
 from t2t.tracing.function_mode import FunctionMode
@@ -127,7 +128,7 @@ def _trace(
         sizes = None
         if dimensions:
             sizes = DynamicSizes(dimensions, boxes, names, lambda: _place(tracer))
-        mode = sizes.mode if sizes is not None else FakeTensorMode(allow_non_fake_inputs=True)
+        mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
         tracer.sees_functions = sees_functions
         snapshot = Snapshot(module)
