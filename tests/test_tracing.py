@@ -88,7 +88,7 @@ def test_constants_are_what_they_were_when_they_were_read() -> None:
 def test_a_scripted_module_converts() -> None:
     module = nn.Sequential(nn.Conv1d(3, 2, 3), nn.BatchNorm1d(2), nn.ReLU()).eval()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore")
         scripted = torch.jit.trace(module, X)
     check(scripted, X)
 

@@ -21,7 +21,35 @@ from t2t.registry import converter
 __all__ = ["nanmedian", "nanmedian_dim", "nanquantile", "quantile"]
 
 
-@converter("torch.quantile", "torch.Tensor.quantile", precision="sensitive")
+def _quantile_output(
+    input: torch.Tensor,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+    out: Any = None,
+) -> Any:
+    """Return the fake result; PyTorch's own code looks at the values of ``q``, which has none."""
+    del interpolation, out
+    heads = tuple(q.shape) if isinstance(q, torch.Tensor) else ()
+    number = isinstance(q, float) and 0 <= q <= 1
+    known = isinstance(q, torch.Tensor) and q.dtype == input.dtype and q.ndim <= 1
+    if not (number or known) or input.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    if dim is None:
+        kept: tuple[Any, ...] = (1,) * input.ndim if keepdim else ()
+    else:
+        axis = positive_dim(dim, input.ndim)
+        kept = tuple(
+            1 if place == axis else size
+            for place, size in enumerate(input.shape)
+            if keepdim or place != axis
+        )
+    return input.new_empty((*heads, *kept))
+
+
+@converter("torch.quantile", "torch.Tensor.quantile", precision="sensitive", meta=_quantile_output)
 def quantile(
     net: Network,
     input: torch.Tensor,
@@ -36,7 +64,12 @@ def quantile(
     return _Rows(net, input, dim).quantiles(q, interpolation, lenient=False)
 
 
-@converter("torch.nanquantile", "torch.Tensor.nanquantile", precision="sensitive")
+@converter(
+    "torch.nanquantile",
+    "torch.Tensor.nanquantile",
+    precision="sensitive",
+    meta=_quantile_output,
+)
 def nanquantile(
     net: Network,
     input: torch.Tensor,

@@ -58,6 +58,9 @@ _SUBCLASS = (
 )
 
 LIMITS = {
+    "Cannot access storage of OpaqueTensorImpl": (
+        "an mkldnn tensor, which a network cannot keep; use the tensor as it is"
+    ),
     "quantized nyi": QUANTIZED,
     "Quantized": QUANTIZED,
     "NestedTensor": _NESTED,

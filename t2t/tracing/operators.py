@@ -121,6 +121,9 @@ def _decomposition(operator: OpOverload) -> Callable[..., Any] | None:
     for table in _tables():
         if operator in table:
             return table[operator]
-    if operator._can_decompose():
-        return operator.decompose
-    return None
+    try:
+        decomposes = operator._can_decompose()
+    except RuntimeError:
+        # TorchScript's own operators, such as aten::size: some versions say that they do not exist.
+        return None
+    return operator.decompose if decomposes else None
