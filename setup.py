@@ -13,6 +13,8 @@ ONNX = ["onnx", "onnxscript"]
 # requests and tqdm: facenet-pytorch needs them; it pins a torch of 2024, so make installs it
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
+# The picture of a network is tried in a browser where chromium and its driver are installed.
+BROWSER = ["selenium"]
 # The models of `make sweep`; nothing else needs them.
 # opencv and pyyaml: ultralytics needs them; make installs it without its other dependencies.
 SWEEP = [
@@ -52,7 +54,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["t2t", "t2t.*"]),
-    package_data={"t2t": ["py.typed"]},
+    package_data={"t2t": ["py.typed", "reference/assets/*"]},
     python_requires=">=3.11",
     # rich: progress bars that behave on terminals, in logs and in notebooks.
     # typing_extensions: `override` before Python 3.12; it comes with torch.
@@ -61,7 +63,7 @@ setup(
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
-        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO],
+        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO, *BROWSER],
         "sweep": SWEEP,
     },
 )

@@ -1,7 +1,6 @@
 """compare_layers: which layer leaves the tolerance, and what the report says."""
 
 import json
-import os
 import re
 import sys
 
@@ -15,7 +14,7 @@ from t2t.backend import trt
 from t2t.errors import ConversionError, VerificationError
 from t2t.reference import capture
 from t2t.verification import compare_layers
-from t2t.verification.tables import html_table, short_line, text_table
+from t2t.verification.tables import html_table, text_table
 from tests.networks import Net, network_of
 from tests.reference.rows import new_network, out
 
@@ -187,16 +186,6 @@ def test_lines_fit_a_terminal(tmp_path, monkeypatch):
     assert max(map(len, text.splitlines())) <= 100
     assert "deep_model.py:8" in text
     assert str(tmp_path) not in text
-
-
-def test_places_in_code_are_short():
-    here = os.path.join(os.getcwd(), "models", "vit.py")
-    assert short_line(f"{here}:12 in ViT.forward") == os.path.join("models", "vit.py") + ":12"
-    package = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "timm", "a.py")
-    assert short_line(f"{package}:3 in f") == os.path.join("timm", "a.py") + ":3"
-    assert short_line("/no/such/place/at/all.py:7 in g") == os.path.join("place", "at", "all.py:7")
-    assert short_line("net.py:12") == "net.py:12"
-    assert short_line("") == ""
 
 
 def test_tables_lose_the_beginnings_of_their_longest_cells():

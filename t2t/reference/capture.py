@@ -15,6 +15,7 @@ from t2t.reference.datatypes import torch_dtype
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.program import Program
 from t2t.reference.registry import spec_of
+from t2t.reference.text import Sizes
 from t2t.reference.weights import read_weights
 
 __all__ = ["capture"]
@@ -42,7 +43,7 @@ _GROUPS = ("loop", "conditional")
 def capture(
     network: Any,
     constants: Mapping[str, Tensor] | None = None,
-    sizes: Mapping[str, Sequence[str]] | None = None,
+    sizes: Sizes | None = None,
 ) -> Program:
     """Read a network into a Program that runs without TensorRT.
 

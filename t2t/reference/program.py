@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from t2t.errors import CheckpointError, ShapeError
-from t2t.reference import drawing, page, state, text
+from t2t.reference import drawing, export, page, state, text
+from t2t.reference.drawing import Heat, heat_values
 from t2t.reference.executor import Executor
 from t2t.reference.layer import Layer, TensorInfo
+from t2t.reference.text import Sizes
 
 __all__ = ["Program"]
 
@@ -39,7 +41,7 @@ class Program:
         layers: Sequence[Layer],
         version: str,
         owner: object = None,
-        sizes: Mapping[str, Sequence[int | str]] | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
         """Take the parts; ``owner`` keeps the memory that the weights may share alive."""
         self.inputs = tuple(inputs)
@@ -126,9 +128,34 @@ class Program:
         inputs, outputs, layers, version, sizes = state.from_state(entries, memory)
         return cls(inputs, outputs, layers, version, sizes=sizes)
 
-    def save(self, path: str | Path) -> None:
-        """Write the program to a file of about the weights' size."""
-        torch.save(self.to_state(), path)
+    def save(
+        self, path: str | Path, *, heat: Heat | None = None, heat_label: str | None = None
+    ) -> None:
+        """Write the program, or a picture of it, to a file.
+
+        Args:
+            path: "*.html" gets the page of `to_html`, "*.json" the graph of `to_model_explorer`,
+                "*.dot" that of `to_dot`; any other file the program itself, about as large as the
+                weights, for `load`.
+            heat: as in `to_html`.
+            heat_label: as in `to_html`.
+
+        Raises:
+            ValueError: there is heat, but no layer of that name, or nothing to colour.
+        """
+        target = Path(path)
+        if target.suffix == ".html":
+            text = self.to_html(heat=heat, heat_label=heat_label)
+        elif target.suffix == ".json":
+            text = self.to_model_explorer(heat=heat, heat_label=heat_label)
+        elif heat is not None:
+            raise ValueError(f"heat is shown in *.html and *.json, not in {target.name!r}")
+        elif target.suffix == ".dot":
+            text = self.to_dot()
+        else:
+            torch.save(self.to_state(), path)
+            return
+        target.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
@@ -139,20 +166,55 @@ class Program:
             raise CheckpointError(f"{path} is no saved program: {error}") from error
         return cls.from_state(entries)
 
-    def to_dot(self) -> str:
-        """Draw the network in Graphviz's language, with a frame around each module."""
-        return drawing.to_dot(self._graph())
+    def to_html(self, *, heat: Heat | None = None, heat_label: str | None = None) -> str:
+        """Return a picture of the network: one page of HTML that needs no other file.
 
-    def to_html(self) -> str:
-        """Draw the network as one page of HTML that needs no other file and no script."""
-        return page.to_html(self._graph(), f"{len(self.layers)} layers, made by {self.version}")
+        Modules open and close by a click; there are a search, zoom, and the details of each layer.
+
+        Args:
+            heat: a number for layers, by name, that they are coloured by, such as an error or a
+                time; or what `compare_layers` returned.
+            heat_label: what the numbers are, "error" by default.
+
+        Raises:
+            ValueError: there is no layer of a name in ``heat``.
+        """
+        values, label = heat_values(heat, heat_label, self.layers)
+        return page.to_html(self._graph(), self._title(), values, label)
+
+    def to_model_explorer(self, *, heat: Heat | None = None, heat_label: str | None = None) -> str:
+        """Return the network as JSON for Google's Model Explorer, with the picture's groups.
+
+        Takes and raises what `to_html` does; heat becomes an attribute of its layers.
+        """
+        values, label = heat_values(heat, heat_label, self.layers)
+        return export.to_model_explorer(self._graph(), self._title(), values, label)
+
+    def to_dot(self) -> str:
+        """Return the network in Graphviz's language, with a frame around each module."""
+        return export.to_dot(self._graph())
+
+    def summary(self, depth: int = 2) -> str:
+        """Return a line for each module: its layers, its weights and what it gives.
+
+        Args:
+            depth: how many levels of modules are listed.
+        """
+        return export.to_table(self._graph(), depth)
+
+    def _graph(self) -> drawing.Graph:
+        return drawing.graph_of(self.inputs, self.outputs, self.layers, self.sizes)
+
+    def _title(self) -> str:
+        return f"{len(self.layers)} layers, made by {self.version}"
+
+    def _repr_html_(self) -> str:
+        """Show the picture in a notebook, in a frame of its own."""
+        return page.to_iframe(self.to_html())
 
     def __str__(self) -> str:
         """One line for each layer: name, kind, unusual attributes, type, shape, inputs."""
         return text.describe(self.inputs, self.outputs, self.layers, self.sizes)
-
-    def _graph(self) -> drawing.Graph:
-        return drawing.graph_of(self.inputs, self.outputs, self.layers, self.sizes)
 
     def __repr__(self) -> str:
         return (

@@ -15,6 +15,7 @@ from t2t.reference.datatypes import TORCH
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.registry import spec_of
 from t2t.reference.shared import Place, find, logical_shape
+from t2t.reference.text import Sizes
 
 __all__ = ["from_state", "to_state"]
 
@@ -27,7 +28,7 @@ def to_state(
     outputs: Sequence[TensorInfo],
     layers: Sequence[Layer],
     made: str,
-    sizes: Mapping[str, Sequence[int | str]],
+    sizes: Sizes,
     memory: Tensor | None = None,
 ) -> dict[str, Tensor | str]:
     """Return "program" (JSON) and "weights.<i>"; memory used by several layers is kept once.

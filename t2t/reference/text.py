@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
 
-__all__ = ["Sizes", "attribute_texts", "describe", "size_text", "type_text"]
+__all__ = [
+    "Sizes",
+    "attribute_texts",
+    "brief_text",
+    "describe",
+    "short_line",
+    "size_text",
+    "tensor_text",
+    "torch_type_text",
+    "type_text",
+]
 
-Sizes = Mapping[str, Sequence[int | str]]
-"""Shapes of tensors with names for dynamic sizes, by the tensor's name."""
+Sizes = Mapping[str, Sequence[str]]
+"""Shapes of tensors with names for dynamic sizes, by the tensor's name: "x" to ("batch", "3")."""
 
 # Values that say nothing: TensorRT's defaults, and 0 or 1 in every place of a list.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -51,6 +66,30 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "zero_is_placeholder": (True, False),
 }
 _TYPES = {"FLOAT": "fp32", "HALF": "fp16"}
+_TORCH_TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+# What a picture calls the attributes that it has room for; what stands for itself has no name.
+_BRIEF = {
+    "op": "",
+    "operation": "",
+    "type": "",
+    "mode": "",
+    "resize_mode": "",
+    "equation": "",
+    "k": "k",
+    "kernel_size_nd": "",
+    "window_size_nd": "",
+    "stride_nd": "stride",
+    "pre_padding": "pad",
+    "dilation_nd": "dilation",
+    "num_groups": "groups",
+    "first_transpose": "transpose",
+    "reshape_dims": "to",
+    "second_transpose": "transpose",
+    "start": "from",
+    "stride": "step",
+    "axis": "axis",
+    "axes": "axes",
+}
 # A constant's shape and a cast's type stand at the end of the line anyway.
 _TOLD = {("CONSTANT", "shape"), ("FILL", "shape")}
 
@@ -91,6 +130,22 @@ def attribute_texts(layer: Layer) -> list[str]:
         for name, value in layer.attributes.items()
         if not _says_nothing(layer.kind, name, value)
     ]
+
+
+def brief_text(layer: Layer) -> str:
+    """Return the most telling attributes in a few words: "7x7, stride 2x2, pad 3x3"."""
+    parts = []
+    for name, called in _BRIEF.items():
+        value = layer.attributes.get(name)
+        if name not in layer.attributes or _says_nothing(layer.kind, name, value):
+            continue
+        readable = _readable(name, value)
+        joint = "x" if name.endswith(("_nd", "_padding", "_dims")) else ","
+        text = (
+            joint.join(map(str, readable)) if isinstance(readable, list) else str(readable).lower()
+        )
+        parts.append(f"{called} {text}".strip())
+    return ", ".join(parts)
 
 
 def _readable(name: str, value: Any) -> Any:
@@ -135,6 +190,43 @@ def type_text(kind: str) -> str:
     return _TYPES.get(kind, kind.lower())
 
 
+def torch_type_text(dtype: torch.dtype) -> str:
+    """Return the short name of a torch dtype."""
+    return _TORCH_TYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def tensor_text(kind: str, sizes: Sequence[int | str] | None) -> str:
+    """Return a type and sizes as a picture shows them: "fp32[batch, 3, 224, 224]".
+
+    Args:
+        kind: TensorRT's name of the type, or its short one.
+        sizes: the sizes or their names; None where even their number is unknown.
+    """
+    return f"{type_text(kind)}{size_text(sizes)}"
+
+
 def size_text(shape: Sequence[int | str] | None) -> str:
     """Return a shape as "[-1, 3, 8, 8]" or "[batch, 3, 4*h, 4*w]"."""
     return "[?]" if shape is None else f"[{', '.join(map(str, shape))}]"
+
+
+def short_line(line: str) -> str:
+    """Return the user's line with its file as others may see it, without this machine's paths.
+
+    A file below the working directory or a directory that Python imports from is named from
+    there, any other by its last two parts.
+    """
+    return re.sub(
+        r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\n:]*(?=:\d)", lambda match: _short_path(match[0]), line
+    )
+
+
+def _short_path(file: str) -> str:
+    roots = [os.path.join(root, "") for root in (os.getcwd(), *filter(None, sys.path))]
+    # Everything lies in the root directory, so that says nothing.
+    near = [root for root in roots if file.startswith(root) and root.count(os.sep) > 1]
+    if near:
+        return file.removeprefix(max(near, key=len)).replace(os.sep, "/")
+    parts = re.split(r"[/\\]", file)
+    packages = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    return "/".join(parts[packages[-1] + 1 :] if packages else ["...", *parts[-2:]])

@@ -16,7 +16,8 @@ from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import RanOn, TRTModule
 from t2t.reference import Layer, Program
-from t2t.verification.tables import html_table, short_line, text_table
+from t2t.reference.text import short_line
+from t2t.verification.tables import html_table, text_table
 
 __all__ = ["LayerError", "LayerReport", "compare_layers"]
 
@@ -115,7 +116,7 @@ class LayerReport:
             else f"first out of tolerance: {first.name} ({first.kind}), rel "
             f"{first.max_rel_error:.2e}, allowed for {first.precision} {first.allowed:g}"
         )
-        where = [] if first is None or not first.line else [f"made at {short_line(first.line)}"]
+        where = [] if first is None or not first.line else [f"made at {_place(first.line)}"]
         return [said, *where, f"run by the {self.ran_on.place}"]
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -130,7 +131,7 @@ class LayerReport:
                 f"{entry.max_rel_error:.1e}",
                 f"{entry.allowed:g}",
                 "x".join(map(str, entry.shape)),
-                short_line(entry.line),
+                _place(entry.line),
             )
             for entry in self.worst()
         ]
@@ -150,6 +151,11 @@ class LayerReport:
     def _repr_html_(self) -> str:
         marked = [place for place, entry in enumerate(self.worst(), 1) if not entry.ok]
         return html_table([*self._head(), *self._unmatched_text()], self._rows(), marked)
+
+
+def _place(line: str) -> str:
+    """Return the file and line of "path:line in function", short enough for a table."""
+    return short_line(line).partition(" in ")[0]
 
 
 def compare_layers(

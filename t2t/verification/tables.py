@@ -1,15 +1,11 @@
-"""Tables as text and as HTML, and lines of code short enough for them."""
+"""Tables as text and as HTML."""
 
 from __future__ import annotations
 
 import html
-import os
-import re
-import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
-__all__ = ["WIDTH", "html_table", "short_line", "text_table"]
+__all__ = ["WIDTH", "html_table", "text_table"]
 
 WIDTH = 100
 """Characters that a line of a report may have."""
@@ -56,20 +52,3 @@ def html_table(lines: Sequence[str], rows: Rows, marked: Collection[int] = ()) -
         parts.append(f"<tr{style}>{cells}</tr>")
     table = f"<table>{''.join(parts[bool(lines) :])}</table>" if rows else ""
     return "".join(parts[: bool(lines)]) + table
-
-
-def short_line(place: str) -> str:
-    """Shorten "path:line in function": relative to this directory, or to where packages lie."""
-    found = re.match(r"(.+):(\d+)(?: in .*)?$", place)
-    if found is None:
-        return place
-    file = Path(found[1])
-    if file.is_absolute():
-        # The longest directory that is known says the most; a package's lies below this one often.
-        homes = [Path(home) for home in {os.getcwd(), *sys.path} if home]
-        inside = [home for home in homes if file.is_relative_to(home)]
-        if inside:
-            file = file.relative_to(max(inside, key=lambda home: len(home.parts)))
-        else:
-            file = Path(*file.parts[-3:])
-    return f"{file}:{found[2]}"
