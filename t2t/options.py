@@ -20,9 +20,128 @@ _SHAPES = (
 )
 _CONFIGURE = "set it on the IBuilderConfig: configure=lambda config: ..."
 _WHOLE = (
-    "a module converts whole, is refused, or with partial=True keeps what does not convert in "
-    "PyTorch, submodule by submodule (torch_executed_modules=[...] names such)"
+    "t2t converts the whole module or says what is in the way; with partial=True the submodules "
+    "that do not convert stay in PyTorch, as do those that torch_executed_modules=[...] names"
 )
+_TYPED = (
+    "networks are strongly typed: each layer computes in the type that the model and fp16=True, "
+    "bf16=True and fp32_modules say; leave it out"
+)
+_NO_CALIBRATION = "there is no quantization yet; fp16=True and bf16=True are the low precisions"
+_NO_ONNX = "there is no ONNX on the way; leave it out"
+_LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set its level'
+_PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
+_DEVICE = "the converted module runs where its inputs are; leave it out"
+_NO_DLA = "DLA is not supported; leave it out"
+_NO_CACHE = "save the converted module instead: model_trt.save(path), t2t.load(path)"
+
+FOREIGN: dict[str, str] = {
+    name: text
+    for names, text in (
+        # torch2trt
+        ("fp16_mode half", "say fp16=True"),
+        ("max_workspace_size workspace_size", "say workspace=<bytes>"),
+        ("strict_type_constraints use_explicit_typing strongly_typed", _TYPED),
+        ("keep_network", "say keep_program=True (the default)"),
+        (
+            "int8 int8_mode int8_calib_dataset int8_calib_algorithm int8_calib_batch_size "
+            "calibrator fp8",
+            _NO_CALIBRATION,
+        ),
+        (
+            "use_onnx onnx_opset opset opset_version do_constant_folding simplify "
+            "export_modules_as_functions",
+            _NO_ONNX,
+        ),
+        ("log_level verbose debug", _LOGGING),
+        (
+            "default_device_type dla_core gpu_fallback device_types allow_gpu_fallback "
+            "dla_sram_size dla_local_dram_size dla_global_dram_size",
+            _NO_DLA,
+        ),
+        # torch_tensorrt
+        ("ir", "t2t has one way, the traced forward pass; leave it out"),
+        ("arg_inputs example_inputs sample_inputs args", "they are the second argument: inputs"),
+        ("kwarg_inputs example_kwargs", "say kwargs={...}"),
+        ("enabled_precisions precision dtype autocast_low_precision_type", _PRECISION),
+        ("enable_autocast amp", _PRECISION),
+        ("disable_tf32", "say tf32=True to allow TF32; it is off by default"),
+        (
+            "truncate_long_and_double truncate_double",
+            "int64 is TensorRT's own, and float64 inputs are refused: convert the model with "
+            ".float(); leave it out",
+        ),
+        (
+            "require_full_compilation min_block_size torch_executed_ops "
+            "use_fast_partitioner pass_through_build_failures dryrun allow_shape_tensors "
+            "assume_dynamic_shape_support enable_experimental_decompositions",
+            _WHOLE,
+        ),
+        ("device gpu_id", _DEVICE),
+        ("timing_cache_path", "say timing_cache=<path>"),
+        (
+            "cache_built_engines reuse_cached_engines engine_cache_dir engine_cache_size "
+            "custom_engine_cache",
+            _NO_CACHE,
+        ),
+        ("lazy_engine_init use_python_runtime", "engines load at their first run; leave it out"),
+        ("builder_optimization_level", "say optimization_level=0 to 5"),
+        (
+            "sparse_weights refit make_refittable immutable_weights strip_engine_weights "
+            "num_avg_timing_iters avg_timing_iterations max_aux_streams version_compatible "
+            "hardware_compatible engine_capability capability tiling_optimization_level "
+            "l2_limit_for_tiling enable_weight_streaming use_fp32_acc tactic_sources "
+            "memory_pool_limits",
+            _CONFIGURE,
+        ),
+        # Exporters
+        ("dynamic_axes dynamic dynamic_batch input_shapes input_shape shapes", _SHAPES),
+    )
+    for name in names.split()
+}
+"""What converters and exporters of other projects call things, and what to do here."""
+
+
+def refuse_unknown(unknown: Iterable[str], known: Iterable[str]) -> None:
+    """Raise OptionError for options that `convert` does not have.
+
+    Args:
+        unknown: names that were given.
+        known: names that there are.
+    """
+    known = list(known)
+    for name in unknown:
+        if name in FOREIGN:
+            raise OptionError(f"convert has no option {name!r}: {FOREIGN[name]}")
+        lower = {other.lower(): other for other in [*known, *FOREIGN]}
+        near = [lower[key] for key in difflib.get_close_matches(name.lower(), lower, 1, 0.7)]
+        if near and near[0] in FOREIGN:
+            raise OptionError(
+                f"convert has no option {name!r} (nor {near[0]!r}): {FOREIGN[near[0]]}"
+            )
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+        raise OptionError(f"convert has no option {name!r}; {hint}")
+
+
+def check_module(module: Any) -> None:
+    """Raise ConversionError unless this can be called as a module."""
+    what = type(module).__name__
+    if isinstance(module, type):
+        raise ConversionError(f"{module.__name__} is a class: convert an instance of it")
+    if isinstance(module, str | os.PathLike):
+        raise ConversionError(f"{str(module)!r} is a path: load the module first")
+    if isinstance(module, torch.export.ExportedProgram):
+        raise ConversionError("an ExportedProgram is converted by its module: exported.module()")
+    if not callable(module):
+        raise ConversionError(f"a module or a function of tensors is needed, not {what}")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise OptionError unless each value is of its option's kind.
+
+    Args:
+        options: values by the names of `convert`'s parameters.
+    """
     for name, value in options.items():
         fits, wanted = _KINDS[name]
         if not fits(value):
