@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 RTX = ["tensorrt-rtx-cu13>=1.5"]
-VISION = ["torchvision>=0.24", "pillow"]
+VISION = ["torchvision>=0.23", "pillow"]
 CHECKS = ["pytest>=8", "hypothesis", "mypy", "ruff"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
 ONNX = ["onnx", "onnxscript"]
@@ -47,6 +47,7 @@ setup(
         "Operating System :: OS Independent",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
@@ -55,10 +56,10 @@ setup(
     ],
     packages=find_packages(include=["t2t", "t2t.*"]),
     package_data={"t2t": ["py.typed", "reference/assets/*"]},
-    python_requires=">=3.11",
+    python_requires=">=3.10",
     # rich: progress bars that behave on terminals, in logs and in notebooks.
     # typing_extensions: `override` before Python 3.12; it comes with torch.
-    install_requires=["torch>=2.9", "numpy", "rich", "typing_extensions"],
+    install_requires=["torch>=2.8", "numpy", "rich", "typing_extensions"],
     extras_require={
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],

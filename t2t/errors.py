@@ -23,6 +23,7 @@ code, what is supported and what to do.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __all__ = [
@@ -41,8 +42,21 @@ __all__ = [
     "UnsupportedLayerError",
     "UnsupportedOperatorError",
     "VerificationError",
+    "add_note",
     "require",
 ]
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Add a line to what a traceback shows of an error of somebody else's."""
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
+    else:
+        notes = [*getattr(error, "__notes__", ()), text]
+        error.__dict__["__notes__"] = notes
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            # Before Python 3.11 no traceback shows notes.
+            error.args = (f"{error.args[0]}\n{text}",)
 
 
 class T2TError(Exception):

@@ -262,8 +262,8 @@ def _dilated(net: Network, weight: torch.Tensor, rates: Sequence[int]) -> torch.
         )
     window = [_extent(k, rate) for k, rate in zip(weight.shape[2:], rates, strict=True)]
     wide = weight.new_zeros((*weight.shape[:2], *window))
-    places: list[Any] = [slice(None, None, rate) for rate in rates]
-    wide[(..., *places)] = weight.detach()
+    places: tuple[Any, ...] = (..., *(slice(None, None, rate) for rate in rates))
+    wide[places] = weight.detach()
     return wide
 
 

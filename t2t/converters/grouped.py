@@ -42,7 +42,6 @@ def _meta(
     return self.new_empty((*batch, self.shape[-2], mat2.shape[-1]), dtype=dtype)
 
 
-@converter("torch.nn.functional.grouped_mm", precision="compute", meta=_function_meta)
 def grouped_mm(
     net: Network,
     mat_a: torch.Tensor,
@@ -76,6 +75,12 @@ def grouped_mm(
     earlier = net.add_slice(before, [-1, 0], [groups, rows], mode="FILL", fill=0)
     chosen = net.unsqueeze(net.add_elementwise(before, earlier, "GREATER"), [2])
     return net.add_reduce(net.add_select(chosen, every, 0.0), "SUM", 0, keep_dims=False)
+
+
+if hasattr(torch.nn.functional, "grouped_mm"):  # PyTorch 2.10 and newer
+    converter("torch.nn.functional.grouped_mm", precision="compute", meta=_function_meta)(
+        grouped_mm
+    )
 
 
 @converter("aten::_grouped_mm", precision="compute", meta=_meta)

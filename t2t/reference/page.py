@@ -72,7 +72,7 @@ def to_iframe(page: str, height: int = 640) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("t2t.reference").joinpath("assets", name).read_text(encoding="utf-8")
+    return resources.files("t2t.reference").joinpath(f"assets/{name}").read_text(encoding="utf-8")
 
 
 def _box(graph: Graph, box: Box, heat: float | None) -> dict[str, Any]:

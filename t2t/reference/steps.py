@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from t2t.errors import ShapeError, UnsupportedLayerError
+from t2t.errors import ShapeError, UnsupportedLayerError, add_note
 from t2t.reference.layer import Layer
 from t2t.reference.registry import Kernel
 
@@ -66,7 +66,7 @@ class LayerStep(Step):
         try:
             made = self._kernel(*given)
         except (RuntimeError, IndexError, ValueError) as error:
-            error.add_note(f"in layer {self._layer.name!r} ({self._layer.kind})")
+            add_note(error, f"in layer {self._layer.name!r} ({self._layer.kind})")
             raise
         results = made if isinstance(made, tuple) else (made,)
         values.update(zip(self._layer.outputs, results, strict=True))

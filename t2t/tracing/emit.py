@@ -14,6 +14,7 @@ from t2t.errors import (
     T2TError,
     UnsupportedArgumentError,
     UnsupportedOperatorError,
+    add_note,
 )
 from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
@@ -117,7 +118,7 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
     except Exception as error:
         if own := _mistake(call):
             raise located(own, call) from error
-        error.add_note(f"in the converter {call.converter.qualified_name}, {describe(call)}")
+        add_note(error, f"in the converter {call.converter.qualified_name}, {describe(call)}")
         raise
 
 

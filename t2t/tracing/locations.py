@@ -49,7 +49,7 @@ def user_location(boundary: CodeType) -> Location | None:
     if frame is None:
         return None
     code = frame.f_code
-    return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+    return Location(code.co_filename, frame.f_lineno, _name(code))
 
 
 def _user_frame(boundary: CodeType) -> FrameType | None:
@@ -94,8 +94,15 @@ def called_function(boundary: CodeType, operator: str) -> tuple[str, bool] | Non
     return _method(name) if isinstance(called, ast.Attribute) and name in operator else None
 
 
+def _name(code: CodeType) -> str:
+    """Return a function's name, with that of its class where Python tells (from 3.11)."""
+    return str(getattr(code, "co_qualname", code.co_name))
+
+
 def _called(frame: FrameType) -> ast.expr | None:
-    """Return the expression of what a frame calls now, from its source."""
+    """Return the expression of what a frame calls now, from its source; Python 3.10 lacks it."""
+    if sys.version_info < (3, 11):
+        return None
     positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
     first, last, start, end = positions
     if first is None or last is None or start is None or end is None:
@@ -136,7 +143,7 @@ def torch_location() -> Location | None:
     while frame is not None:
         code = frame.f_code
         if "/torch/nn/" in code.co_filename:
-            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+            return Location(code.co_filename, frame.f_lineno, _name(code))
         frame = frame.f_back
     return None
 
@@ -151,7 +158,7 @@ def module_location(boundary: CodeType) -> Location | None:
     while frame is not None and frame.f_code is not boundary:
         code = frame.f_code
         if code.co_filename.startswith(_MODULES) and "_call_impl" not in code.co_name:
-            return Location(code.co_filename, frame.f_lineno, code.co_qualname)
+            return Location(code.co_filename, frame.f_lineno, _name(code))
         frame = frame.f_back
     return None
 
@@ -168,7 +175,7 @@ def raised_location(error: BaseException, boundary: CodeType) -> Location | None
     while step is not None:
         code = step.tb_frame.f_code
         if inside and not is_hidden(code):
-            found = Location(code.co_filename, step.tb_lineno, code.co_qualname)
+            found = Location(code.co_filename, step.tb_lineno, _name(code))
         inside = inside or code is boundary
         step = step.tb_next
     return found

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils import dlpack
 
 from t2t import registry
-from t2t.errors import GuardError, T2TError, UnsupportedOperatorError
+from t2t.errors import GuardError, T2TError, UnsupportedOperatorError, add_note
 from t2t.io import Dimension
 from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.sizes.dynamic import DynamicSizes
@@ -162,7 +162,7 @@ def _trace(
             reason = _limit(error)
             if reason:
                 raise UnsupportedOperatorError(f"{reason}{where}") from error
-            error.add_note(f"raised by the model itself, while t2t ran its forward pass{where}")
+            add_note(error, f"raised by the model itself, while t2t ran its forward pass{where}")
             raise
         if tracer.needs_value:
             # The model went on without it, as after `except:`.

@@ -37,7 +37,8 @@ def _gather_nd(data: Tensor, indices: Tensor, axis: int, shared: int) -> Tensor:
     flat = data.reshape(count, *data.shape[shared:])
     index = indices.long().reshape(count, math.prod(indices.shape[shared:-1]), depth)
     rows = torch.arange(flat.shape[0], device=data.device).unsqueeze(1)
-    taken = flat[(rows, *(_wrapped(index[..., d], flat.shape[d + 1]) for d in range(depth)))]
+    places = (rows, *(_wrapped(index[..., d], flat.shape[d + 1]) for d in range(depth)))
+    taken = flat[places]
     return taken.reshape((*batch, *indices.shape[shared:-1], *flat.shape[1 + depth :]))
 
 
