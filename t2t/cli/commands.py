@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
-from t2t.cli.shapes import InputShape, ShapeNotationError, parse
+from t2t.cli.shapes import InputShape, Named, ShapeNotationError, parse, parse_values
 
 if TYPE_CHECKING:
     import torch
@@ -38,38 +38,32 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _INPUT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class _Shape(click.ParamType[InputShape]):
-    name = "[name[:dtype]=]sizes"
+def _read(read: Callable[[str], Any]) -> Callable[..., Any]:
+    """Make an option's callback of a function that reads text, and raises ValueError."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> InputShape:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         try:
-            return parse(value)
-        except ShapeNotationError as error:
-            self.fail(str(error), param, ctx)
+            if isinstance(value, tuple):
+                return tuple(map(read, value))
+            return None if value is None else read(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+
+    return callback
 
 
-class _Setting(click.ParamType[tuple[str, str]]):
-    name = "name=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        name, equals, text = value.partition("=")
-        if not name or not equals:
-            self.fail(f"{value!r}: write NAME=VALUE", param, ctx)
-        return name, text
+def _setting(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or "=" not in text:
+        raise ValueError(f"{text!r}: write NAME=VALUE")
+    return name, value
 
 
-class _Bytes(click.ParamType[int]):
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+)([KMG]?)", value)
-        if found is None or int(found[1]) == 0:
-            self.fail(f"{value!r}: write a number of bytes, such as 1G, 512M or 65536", param, ctx)
-        return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMG]?)", text)
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{text!r}: write a number of bytes, such as 1G, 512M or 65536")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -83,26 +77,55 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 _source = _options(
     click.argument("source"),
-    click.option("--set", "settings", type=_Setting(), multiple=True, metavar="NAME=VALUE",
-                 help="An argument of the factory, or a setting of the configuration."),
+    click.option(
+        "--set",
+        "settings",
+        callback=_read(_setting),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An argument of the factory, or a setting of the configuration.",
+    ),
     click.option("--weights", type=_INPUT_FILE, help="A state_dict for the module."),
-)  # fmt: skip
+)
 _inputs = _options(
-    click.option("--shape", "shapes", type=_Shape(), multiple=True,
-                 help="An input: image:float32=batch:1..8x3x224x224 (docs/cli.md)."),
-    click.option("--example", "examples", type=_INPUT_FILE, multiple=True,
-                 help="Inputs that torch.save wrote; the sizes of several are the ranges."),
-    click.option("--constant", "constants", type=_Setting(), multiple=True, metavar="NAME=VALUE",
-                 help="A keyword argument that is no tensor."),
-)  # fmt: skip
+    click.option(
+        "--shape",
+        "shapes",
+        callback=_read(parse),
+        multiple=True,
+        metavar="[NAME[:DTYPE]=]SIZES",
+        help="An input: image:float32=batch:1..8x3x224x224 (docs/cli.md).",
+    ),
+    click.option(
+        "--example",
+        "examples",
+        type=_INPUT_FILE,
+        multiple=True,
+        help="Inputs that torch.save wrote; the sizes of several are the ranges.",
+    ),
+    click.option(
+        "--constant",
+        "constants",
+        callback=_read(_setting),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A keyword argument that is no tensor.",
+    ),
+)
 _drawn = _options(
-    click.option("--values", multiple=True, metavar="NAME=LOW..HIGH",
-                 help="Where an input's random values lie; integers are 0 or 1 without it."),
+    click.option(
+        "--values",
+        callback=_read(parse_values),
+        multiple=True,
+        metavar="NAME=LOW..HIGH",
+        help="Where an input's random values lie; integers are 0 or 1 without it.",
+    ),
     click.option("--seed", default=0, show_default=True, help="Of weights and inputs."),
-)  # fmt: skip
+)
 _device = click.option("--device", help="cuda, cuda:1 or cpu; cuda where there is a GPU.")
-_requires = click.option("--require-engine", is_flag=True,
-                         help="Refuse to run in PyTorch where the engine cannot run.")  # fmt: skip
+_requires = click.option(
+    "--require-engine", is_flag=True, help="Refuse to run in PyTorch where the engine cannot run."
+)
 _rtol = click.option("--rtol", type=click.FloatRange(min=0), help="Allowed relative error.")
 
 
@@ -111,31 +134,55 @@ _rtol = click.option("--rtol", type=click.FloatRange(min=0), help="Allowed relat
 @click.option("-o", "--output", required=True, type=_FILE, help="The checkpoint to write.")
 @click.option("--engine", type=_FILE, help="Write the plain engine too, for C++ and trtexec.")
 @_inputs
-@click.option("--max-batch-size", type=click.IntRange(min=1),
-              help="Dimension 0 of all inputs is a batch, from 1 to this.")  # fmt: skip
+@click.option(
+    "--max-batch-size",
+    type=click.IntRange(min=1),
+    help="Dimension 0 of all inputs is a batch, from 1 to this.",
+)
 @click.option("--narrow-shapes", is_flag=True, help="Shrink ranges to where the model allows them.")
 @click.option("--fp16", is_flag=True, help="Compute in float16 where that is safe.")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
-@click.option("--fp32-module", "fp32_modules", multiple=True, metavar="NAME",
-              help="A submodule to keep in float32; shell patterns work.")  # fmt: skip
+@click.option(
+    "--fp32-module",
+    "fp32_modules",
+    multiple=True,
+    metavar="NAME",
+    help="A submodule to keep in float32; shell patterns work.",
+)
 @click.option("--float64-as-float32", is_flag=True, help="Compute in float32 what is float64.")
 @click.option("--tf32", is_flag=True, help="Let float32 matrix products round to 10 bits.")
 @click.option("--ignore-dropout", is_flag=True, help="Convert as if dropout were off.")
 @click.option("--input-name", "input_names", multiple=True, metavar="NAME", help="In order.")
 @click.option("--output-name", "output_names", multiple=True, metavar="NAME", help="In order.")
 @click.option("--backend", type=click.Choice(["tensorrt", "tensorrt_rtx"]), help="Which TensorRT.")
-@click.option("--workspace", type=_Bytes(), help="Most scratch memory of a layer, such as 1G.")
-@click.option("--optimization-level", type=click.IntRange(0, 5),
-              help="0 is quick to build, 5 quick to run.")  # fmt: skip
-@click.option("--compute-capability", "compute_capabilities", multiple=True, metavar="X.Y",
-              help="A GPU to build for, such as 8.9; TensorRT-RTX only.")  # fmt: skip
+@click.option(
+    "--workspace",
+    callback=_read(_bytes),
+    metavar="BYTES",
+    help="Most scratch memory of a layer, such as 1G.",
+)
+@click.option(
+    "--optimization-level", type=click.IntRange(0, 5), help="0 is quick to build, 5 quick to run."
+)
+@click.option(
+    "--compute-capability",
+    "compute_capabilities",
+    multiple=True,
+    metavar="X.Y",
+    help="A GPU to build for, such as 8.9; TensorRT-RTX only.",
+)
 @click.option("--timing-cache", type=_FILE, help="Kernel timings, read and written.")
 @click.option("--configure", metavar="MODULE:FUNCTION", help="A function of the IBuilderConfig.")
-@click.option("--keep-program/--no-program", default=True,
-              help="Keep what runs where the engine cannot.")  # fmt: skip
+@click.option(
+    "--keep-program/--no-program", default=True, help="Keep what runs where the engine cannot."
+)
 @click.option("--progress/--no-progress", default=None, help="Bars; by default on a terminal.")
-@click.option("--verify/--no-verify", "verifying", default=True,
-              help="Compare with the module; what disagrees is not written.")  # fmt: skip
+@click.option(
+    "--verify/--no-verify",
+    "verifying",
+    default=True,
+    help="Compare with the module; what disagrees is not written.",
+)
 @_rtol
 @_requires
 @_drawn
@@ -151,7 +198,7 @@ def convert(
     shapes: Sequence[InputShape],
     examples: Sequence[Path],
     constants: Sequence[tuple[str, str]],
-    values: Sequence[str],
+    values: Sequence[Named],
     seed: int,
     device: str | None,
     verifying: bool,
@@ -232,8 +279,13 @@ def convert(
 @click.argument("checkpoint", type=_INPUT_FILE)
 @_source
 @_inputs
-@click.option("--random-inputs", default=1, show_default=True, type=click.IntRange(min=0),
-              help="Besides the inputs of --example.")  # fmt: skip
+@click.option(
+    "--random-inputs",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Besides the inputs of --example.",
+)
 @_rtol
 @_requires
 @_drawn
@@ -251,7 +303,7 @@ def verify(
     random_inputs: int,
     rtol: float | None,
     require_engine: bool,
-    values: Sequence[str],
+    values: Sequence[Named],
     seed: int,
     device: str | None,
 ) -> Result:
@@ -298,13 +350,22 @@ def inspect(*, file: Path) -> Result:
             converted = TRTModule.from_engine(file)
         except EngineError as error:
             data["unreadable"] = str(error)
-            return Result(data, [
-                table(["", ""], [
-                    ("engine", f"{file} ({_megabytes(data['bytes'])})"),
-                    ("built by", str(origin)),
-                    ("inputs, outputs", f"only the TensorRT that runs it can read them: {error}"),
-                ])
-            ])  # fmt: skip
+            return Result(
+                data,
+                [
+                    table(
+                        ["", ""],
+                        [
+                            ("engine", f"{file} ({_megabytes(data['bytes'])})"),
+                            ("built by", str(origin)),
+                            (
+                                "inputs, outputs",
+                                f"only the TensorRT that runs it can read them: {error}",
+                            ),
+                        ],
+                    )
+                ],
+            )
     data |= {**_signature_data(converted.signature), **_details(converted)}
     facts = [(data["kind"], f"{file} ({_megabytes(data['bytes'])})"), *_facts(converted)]
     if "writer" in data:
@@ -327,7 +388,7 @@ def missing(
     examples: Sequence[Path],
     constants: Sequence[tuple[str, str]],
     max_batch_size: int | None,
-    values: Sequence[str],
+    values: Sequence[Named],
     seed: int,
 ) -> Result:
     """List what keeps SOURCE from being converted; exit code 1 where there is something."""
@@ -345,8 +406,13 @@ def missing(
 
 @click.command()
 @click.argument("checkpoint", type=_INPUT_FILE)
-@click.option("--sizes", type=click.Choice(["usual", "min", "max"]), default="usual",
-              show_default=True, help="Which of the sizes that it was built for.")  # fmt: skip
+@click.option(
+    "--sizes",
+    type=click.Choice(["usual", "min", "max"]),
+    default="usual",
+    show_default=True,
+    help="Which of the sizes that it was built for.",
+)
 @click.option("--runs", default=50, show_default=True, type=click.IntRange(min=1))
 @click.option("--warmup", default=5, show_default=True, type=click.IntRange(min=0))
 @_requires
@@ -360,7 +426,7 @@ def bench(
     runs: int,
     warmup: int,
     require_engine: bool,
-    values: Sequence[str],
+    values: Sequence[Named],
     seed: int,
     device: str | None,
 ) -> Result:
@@ -488,10 +554,10 @@ def _torch_device(text: str | None) -> torch.device:
     return device
 
 
-def _drawer(values: Sequence[str], seed: int) -> Drawer:
-    from t2t.cli.inputs import Drawer, read_values
+def _drawer(values: Sequence[Named], seed: int) -> Drawer:
+    from t2t.cli.inputs import Drawer
 
-    return Drawer(read_values(values), seed)
+    return Drawer(dict(values), seed)
 
 
 def _example(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 
 from t2t.cli.running import Refusal
@@ -23,7 +24,6 @@ __all__ = [
     "Values",
     "calls",
     "example_of",
-    "read_values",
     "to_device",
 ]
 
@@ -32,8 +32,6 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 Values = Mapping[str, tuple[float, float]]
 """The least and the greatest value of inputs, by their names."""
-
-_VALUES = re.compile(r"([^=]+)=(-?[\d.]+(?:e-?\d+)?)\.\.(-?[\d.]+(?:e-?\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class Drawer:
 
     def __init__(self, values: Values, seed: int) -> None:
         self.unused = set(values)
+        self._guessed: set[str] = set()
         self._values = values
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -69,6 +68,13 @@ class Drawer:
         self.unused.discard(name)
         low, high = self._values.get(name, (0, 1))
         if not dtype.is_floating_point:
+            if name not in self._values and dtype != torch.bool and name not in self._guessed:
+                self._guessed.add(name)
+                click.echo(
+                    f"Note: the values of {name} are drawn from 0 and 1; --values {name}=LOW..HIGH "
+                    "says others",
+                    err=True,
+                )
             numbers = torch.randint(
                 int(low), int(high) + 1, tuple(shape), generator=self._generator
             )
@@ -82,18 +88,6 @@ class Drawer:
         """Raise Refusal if a range was given for an input that there is not."""
         if self.unused:
             raise Refusal(f"--values: no input {min(self.unused)!r}; inputs are {', '.join(names)}")
-
-
-def read_values(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Read ``NAME=LOW..HIGH``, as in ``ids=0..30521``."""
-    values = {}
-    for text in texts:
-        found = re.fullmatch(_VALUES, text)
-        low, high = (float(found[2]), float(found[3])) if found else (1.0, 0.0)
-        if found is None or low > high:
-            raise Refusal(f"--values {text!r}: write NAME=LOW..HIGH, such as ids=0..30521")
-        values[found[1]] = (low, high)
-    return values
 
 
 def example_of(

@@ -19,10 +19,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["DTYPES", "InputShape", "ShapeNotationError", "Size", "parse", "resolve"]
+__all__ = [
+    "DTYPES",
+    "InputShape",
+    "Named",
+    "ShapeNotationError",
+    "Size",
+    "parse",
+    "parse_values",
+    "resolve",
+]
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 """The types of inputs, by torch's names; the first is the default."""
+
+Named = tuple[str, tuple[float, float]]
+"""An input's name, and the least and the greatest of its values."""
 
 _SCALAR = "scalar"
 _NAME = re.compile(r"(?!scalar$)[A-WYZa-wyz_][A-WYZa-wyz_0-9]*", re.ASCII)
@@ -31,6 +43,8 @@ _SIZE = re.compile(
     r"(?P<low>\d+)(?:\.\.(?:(?P<usual>\d+)\.\.)?(?P<high>\d+)(?::(?P<step>\d+))?)?",
     re.ASCII,
 )
+_NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
+_VALUES = re.compile(rf"([^=]+)={_NUMBER}\.\.{_NUMBER}", re.ASCII)
 _FORMS = (
     "a size is a number (224), a range (1..8, 1..4..8 with the usual size, 32..640:32 in steps), a "
     "range with a name (batch:1..8), or such a name again; x stands between sizes, and the input "
@@ -167,6 +181,19 @@ def _size(part: str, text: str) -> Size | str:
         )
     except ShapeNotationError as error:
         raise ShapeNotationError(f"{text!r}: {error}") from error
+
+
+def parse_values(text: str) -> Named:
+    """Read the range of an input's values: ``ids=0..30521``.
+
+    Raises:
+        ShapeNotationError: it is none.
+    """
+    found = _VALUES.fullmatch(text)
+    low, high = (float(found[2]), float(found[3])) if found else (1.0, 0.0)
+    if found is None or low > high:
+        raise ShapeNotationError(f"{text!r}: write NAME=LOW..HIGH, such as ids=0..30521")
+    return found[1], (low, high)
 
 
 def resolve(shapes: Sequence[InputShape]) -> list[InputShape]:

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +93,10 @@ def imported(text: str, what: str = "SOURCE") -> Any:
         Refusal: there is no such thing.
     """
     path, _, name = text.partition(":")
-    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
+    is_script = path.endswith(".py")
+    if is_script or not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
         hint = ""
-        if path.endswith(".py"):
+        if is_script:
             dotted = path.removesuffix(".py").strip("./").replace("/", ".")
             hint = f"; name the file as a module: {dotted}:{name or 'factory'}"
         elif os.path.exists(text) or not name:
@@ -234,10 +236,9 @@ def _exported(path: Path, settings: Mapping[str, Any]) -> Source:
         raise Refusal(f"--set: {path} is a program, not a function that makes a module")
     if not path.is_file():
         raise Refusal(f"SOURCE {str(path)!r}: there is no such file")
-    try:
-        program = torch.export.load(path)
-    except _UNREADABLE as error:
-        raise Refusal(f"SOURCE {str(path)!r} is no program of torch.export: {error}") from error
+    if not zipfile.is_zipfile(path):  # torch would log pages about it
+        raise Refusal(f"SOURCE {str(path)!r} is damaged, or no program of torch.export.save")
+    program = torch.export.load(path)
     return Source(program.module(), program.example_inputs)
 
 
