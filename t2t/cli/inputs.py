@@ -23,7 +23,9 @@ __all__ = [
     "Example",
     "Values",
     "calls",
+    "drawn",
     "example_of",
+    "shapes_of",
     "to_device",
 ]
 
@@ -227,25 +229,44 @@ def _dim(size: Size, name: str) -> Any:
     return sizes + offset if offset > 0 else sizes - -offset if offset else sizes
 
 
+def shapes_of(signature: Signature, part: str) -> list[list[Shape]]:
+    """Return the shapes of all inputs, for each profile.
+
+    Args:
+        signature: of a converted module.
+        part: "usual", "min" or "max".
+
+    Raises:
+        Refusal: the sizes are not known.
+    """
+    profiles = signature.profiles or (tuple(map(_range, signature.inputs)),)
+    index = ("min", "usual", "max").index(part)
+    return [[three[index] for three in profile] for profile in profiles]
+
+
+def drawn(signature: Signature, shapes: Sequence[Shape], drawer: Drawer) -> Call:
+    """Draw the inputs of a converted module, of these shapes."""
+    leaves = [
+        drawer.draw(spec.name, spec.dtype, shape)
+        for spec, shape in zip(signature.inputs, shapes, strict=True)
+    ]
+    drawer.check([spec.name for spec in signature.inputs])
+    args, kwargs = unflatten(signature.input_structure, leaves, signature.classes)
+    return tuple(args), dict(kwargs)
+
+
 def calls(signature: Signature, drawer: Drawer) -> Iterator[tuple[list[Shape], Call]]:
     """Draw inputs of a converted module: of its usual sizes, its smallest and its largest.
 
     Yields:
         The inputs' shapes, and the arguments of a call; each set of shapes once.
     """
-    profiles = signature.profiles or (tuple(map(_range, signature.inputs)),)
-    sets = [[three[part] for three in profile] for part in (1, 0, 2) for profile in profiles]
     seen: list[list[Shape]] = []
-    for shapes in sets:
-        if shapes not in seen:
-            seen.append(shapes)
-            leaves = [
-                drawer.draw(spec.name, spec.dtype, shape)
-                for spec, shape in zip(signature.inputs, shapes, strict=True)
-            ]
-            drawer.check([spec.name for spec in signature.inputs])
-            args, kwargs = unflatten(signature.input_structure, leaves, signature.classes)
-            yield shapes, (tuple(args), dict(kwargs))
+    for part in ("usual", "min", "max"):
+        for shapes in shapes_of(signature, part):
+            if shapes not in seen:
+                seen.append(shapes)
+                yield shapes, drawn(signature, shapes, drawer)
 
 
 def _range(spec: TensorSpec) -> tuple[Shape, Shape, Shape]:

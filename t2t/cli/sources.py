@@ -13,7 +13,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ class Source:
     module: Callable[..., Any]
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     notes: tuple[str, ...] = ()
+
+    def on(self, device: torch.device) -> Source:
+        """Return it with the module moved to a device."""
+        if isinstance(self.module, torch.nn.Module):
+            return replace(self, module=self.module.to(device))
+        return self
 
 
 def open_source(
