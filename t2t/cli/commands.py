@@ -37,6 +37,11 @@ from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
 if TYPE_CHECKING:
     import torch
 
+_NOTHING_TO_COMPARE = (
+    "--no-program leaves nothing that could be compared with the module here ({}): say --no-verify "
+    "too, or leave --no-program out"
+)
+
 __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verify"]
 
 
@@ -133,6 +138,8 @@ def convert(
 
     source = given.open()
     example = given.example(source)
+    if verifying and not options["keep_program"] and given.place.type == "cpu":
+        raise Refusal(_NOTHING_TO_COMPARE.format("no engine runs on a CPU"))
     stage(f"converting {given.source}")
     started = time.perf_counter()
     args, kwargs = example.call
@@ -149,6 +156,10 @@ def convert(
     seconds = time.perf_counter() - started
     reports = []
     if verifying:
+        if converted.program is None and converted.engine is not None:
+            problem = converted.engine.why_not(given.place)
+            if problem:
+                raise Refusal(_NOTHING_TO_COMPARE.format(problem))
         stage("comparing it with the module")
         reports = parts.compare(
             source, converted, example.call, given, rtol=rtol, require_engine=require_engine

@@ -82,7 +82,7 @@ def open_source(
         elif Path(text).suffix == ".pt2":
             source = _exported(Path(text), settings)
         else:
-            source = _own(text, settings)
+            source = _own(text, settings, seed)
     if isinstance(source.module, torch.nn.Module):
         if weights is not None:
             _load_weights(source.module, weights)
@@ -160,8 +160,9 @@ def _of_file(text: str) -> str:
     return ""
 
 
-def _own(text: str, settings: Mapping[str, Any]) -> Source:
+def _own(text: str, settings: Mapping[str, Any], seed: int) -> Source:
     found = imported(text)
+    torch.manual_seed(seed)  # again: what the import drew depends on what was imported before
     if isinstance(found, torch.nn.Module):
         if settings:
             raise Refusal(f"--set: {text} is a module already, not a function that makes one")
