@@ -17,13 +17,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from t2t.errors import T2TError
+
+if TYPE_CHECKING:  # rich takes as long to import as all else that --help needs
+    from rich.table import Table
 
 __all__ = ["DISAGREES", "Refusal", "Result", "reporting", "stage", "table"]
 
@@ -55,6 +56,8 @@ class Result:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Lay out rows; without column names there is no head."""
+    from rich.table import Table
+
     head = any(columns)
     made = Table(*columns, box=None, show_header=head, pad_edge=False, padding=(0, 2, 0, 0))
     for row in rows:
@@ -94,13 +97,19 @@ def reporting(function: Callable[..., Result]) -> Callable[..., None]:
         if as_json:
             click.echo(json.dumps(result.data))
         else:
-            width = None if sys.stdout.isatty() else 160
-            console = Console(width=width, markup=False, highlight=False, emoji=False)
-            for part in result.shown:
-                console.print(part, soft_wrap=isinstance(part, str))
+            _show(result)
         click.get_current_context().exit(result.code)
 
     return run
+
+
+def _show(result: Result) -> None:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 160
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
+    for part in result.shown:
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def _message(error: Exception, full: bool) -> str:
