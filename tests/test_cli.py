@@ -1,5 +1,6 @@
 """The command line, end to end: results on stdout, messages on stderr, exit codes, files."""
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -23,7 +24,9 @@ from t2t.cli.inputs import Drawer, example_of
 from t2t.cli.shapes import DTYPES, InputShape, ShapeNotationError, Size, parse, resolve
 from t2t.cli.sources import Source
 from t2t.conversion import convert
+from t2t.runtime import Execution
 from t2t.verification import Report
+from tests.engines import Info, StandInEngine
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = """
@@ -357,6 +360,9 @@ def test_examples(folder):
     several = ("--example", "one.pt", "--example", "two.pt")
     found = data("convert", "users:make", *several, "-o", "net.pt")
     assert [spec["max_shape"] for spec in found["inputs"]] == [[4, 3], [4, 3, 4]]
+    assert "not both" in refused(
+        "convert", "users:make", *several, "--shape", "ids=1..4x3", "-o", "n.pt"
+    )
     named = ("--example", "one.pt", "--shape", "ids=b:1..8x3", "--shape", "scale=bx3x4")
     found = data("convert", "users:make", *named, "-o", "net.pt")
     assert [spec["max_shape"] for spec in found["inputs"]] == [[8, 3], [8, 3, 4]]
@@ -448,6 +454,71 @@ def test_inspect(folder):
     assert ("unreadable" in found) != ("inputs" in found)
     assert "is no checkpoint" in refused("inspect", "users.py")
     assert "does not exist" in refused("inspect", "absent.pt")
+
+
+@pytest.fixture
+def standing_in(monkeypatch):
+    """A plain engine that runs on the CPU: x * 2."""
+    engine = StandInEngine(
+        [Info("x", torch.float32, (-1, 3))],
+        [Info("y", torch.float32, (-1, 3))],
+        lambda tensors: {"y": tensors["x"] * 2},
+        [{"x": ((1, 3), (2, 3), (4, 3))}],
+    )
+    execution = Execution(engine, torch.device("cpu"))
+    monkeypatch.setattr("t2t.runtime.Engine.load", lambda _self, _device: execution)
+    head = bytearray(64)
+    head[:4], head[24:28] = b"ftrt", bytes([10, 13, 3, 9])
+    return bytes(head)
+
+
+def test_engines_that_run_here(folder, standing_in):
+    Path("net.engine").write_bytes(standing_in)
+    (folder / "users.py").write_text(
+        "import torch\nclass Twice(torch.nn.Module):\n"
+        "    def forward(self, x): return x * 2\n"
+        "class Thrice(torch.nn.Module):\n"
+        "    def forward(self, x): return x * 3\n"
+    )
+    found = data("inspect", "net.engine")
+    assert (found["backend"], found["backend_version"]) == ("tensorrt", "10.13.3.9")
+    assert found["inputs"][0]["max_shape"] == [4, 3]
+    assert "x: float32 (1..4, 3)" in good("inspect", "net.engine").stdout
+    here = ("--device", "cpu")
+    found = data("verify", "net.engine", "users:Twice", "--require-engine", *here)
+    assert [report["outputs"][0]["shape"] for report in found["reports"]] == [
+        [2, 3],
+        [1, 3],
+        [4, 3],
+    ]
+    assert found["reports"][0]["ran_on"][0]["executor"] == "engine"
+    assert not data("verify", "net.engine", "users:Thrice", *here, code=1)["ok"]
+    found = data("bench", "net.engine", "--sizes", "max", "--require-engine", *here)
+    assert found["shapes"] == {"x": [4, 3]}
+    assert found["ran_on"]["executor"] == "engine"
+    assert "reference" not in good("bench", "net.engine", *here).stdout
+
+
+def test_doctor_tries_each_gpu(monkeypatch):
+    gpu = {"name": "H100", "compute_capability": "9.0", "memory_bytes": 80 << 30}
+    asked = []
+
+    class Engine:
+        def why_not(self, device):
+            asked.append(device)
+            return "UNSUPPORTED_CC" if device.index else None
+
+    made = dataclasses.make_dataclass("Made", ["engine"])(Engine())
+    monkeypatch.setattr("t2t.cli.diagnosis._gpus", lambda: [gpu, gpu])
+    monkeypatch.setattr("t2t.conversion.convert", lambda *_, **__: made)
+    monkeypatch.setattr("torch.cuda.device", lambda _: contextlib.nullcontext())
+    found = data("doctor")["engines"]
+    assert asked == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert [(entry["gpu"], entry["runs"]) for entry in found] == [
+        ("cuda:0 H100", True),
+        ("cuda:1 H100", False),
+    ]
+    assert "do not run: UNSUPPORTED_CC" in good("doctor").stdout
 
 
 def test_missing(folder):
@@ -548,6 +619,7 @@ WRONG = [
     ("convert users:image --shape 1x3x8x8 --constant y -o net.pt", "NAME=VALUE"),
     ("convert users:image --shape 1x3x8x8", "Missing option '-o'"),
     ("convert users:image --shape 1x3x8x8 -o net.engine", "--engine net.engine"),
+    ("convert users:image --shape 1x3x8x8 -o n --engine n", "different names"),
     ("convert users:image --shape 1x3x8x8 -o absent/net.pt", "no folder 'absent'"),
     ("convert users:image --shape 1x3x8x8 --fp16 --bf16 -o net.pt", "give one of them"),
     ("convert users:image --shape 1x3x8x8 --workspace 1X -o net.pt", "1G, 512M"),

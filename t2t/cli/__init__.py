@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from t2t.cli.commands import bench, convert, draw, inspect, missing, operators, verify
-from t2t.cli.doctor import doctor
+from t2t.cli.diagnosis import doctor
 from t2t.version import __version__
 
 __all__ = ["main"]

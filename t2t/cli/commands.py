@@ -132,6 +132,8 @@ def convert(
         raise Refusal(f"-o writes a checkpoint for t2t.load; --engine {output} writes the engine")
     if engine is not None:
         _check_target(engine)
+        if engine == output:
+            raise Refusal(f"-o and --engine are both {output}: give them different names")
     from t2t.cli import converted as parts
     from t2t.cli.sources import imported
     from t2t.conversion import convert as convert_module

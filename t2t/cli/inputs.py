@@ -117,6 +117,10 @@ def example_of(
     options: dict[str, Any] = {}
     if files:
         first, *others = (arguments(read_tensors(path, "--example")) for path in files)
+        if others and any(not size.is_fixed for shape in shapes for size in shape.ranges):
+            raise Refusal(
+                "the ranges are those of --shape, or the sizes of several --example files, not both"
+            )
         if others:
             options["shape_examples"] = [kwargs if kwargs else args for args, kwargs in others]
         args, kwargs = first

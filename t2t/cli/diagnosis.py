@@ -111,7 +111,7 @@ def _engines(backends: dict[str, Any], gpus: list[dict[str, Any]]) -> list[dict[
             device = torch.device("cuda", index)
             with torch.cuda.device(device):
                 try:
-                    made = convert(torch.relu, [torch.zeros(2, device=device)], backend=name)
+                    made = convert(torch.relu, [torch.zeros(2)], backend=name)
                     assert made.engine is not None
                     problem = made.engine.why_not(device) or ""
                 except T2TError as error:
