@@ -10,6 +10,8 @@ VISION = ["torchvision>=0.24", "pillow"]
 CHECKS = ["pytest>=8", "hypothesis", "mypy", "ruff"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
 ONNX = ["onnx", "onnxscript"]
+# Triton's own protobuf reads what `t2t triton` writes.
+TRITON = ["tritonclient", "protobuf"]
 # requests and tqdm: facenet-pytorch needs them; it pins a torch of 2024, so make installs it
 # without its dependencies.
 DEMO = ["scikit-image", "requests", "tqdm"]
@@ -64,7 +66,7 @@ setup(
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
-        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO],
+        "test": [*CHECKS, *NOTEBOOK, *ONNX, *TRITON, *DEMO],
         "sweep": SWEEP,
     },
 )

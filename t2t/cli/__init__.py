@@ -6,6 +6,7 @@ import click
 
 from t2t.cli.commands import bench, convert, draw, inspect, missing, operators, verify
 from t2t.cli.diagnosis import doctor
+from t2t.cli.triton import triton
 from t2t.version import __version__
 
 __all__ = ["main"]
@@ -21,5 +22,5 @@ def main() -> None:
     """
 
 
-for _command in (convert, verify, inspect, missing, bench, draw, operators, doctor):
+for _command in (convert, verify, inspect, missing, bench, draw, operators, doctor, triton):
     main.add_command(_command)
