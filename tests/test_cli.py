@@ -521,6 +521,29 @@ def test_doctor_tries_each_gpu(monkeypatch):
     assert "do not run: UNSUPPORTED_CC" in good("doctor").stdout
 
 
+def test_bundles(folder):
+    args = (
+        "convert",
+        "users:image",
+        "--shape",
+        "n:1..2..4x3x8x8",
+        "-o",
+        "net.pt",
+        "--bundle",
+        "net",
+    )
+    assert data(*args)["bundle"] == "net"
+    assert whole(folder) == ["net", "net.pt"]
+    bindings = json.loads((folder / "net" / "bindings.json").read_text())
+    assert bindings["samples"]["inputs"][0]["shape"] == [2, 3, 8, 8]
+    assert data("inspect", "net")["kind"] == "bundle"
+    assert data("verify", "net", "users:image")["ok"]
+    assert data("bench", "net", "--runs", 1)["shapes"] == {"x": [2, 3, 8, 8]}
+    good("draw", "net", "-o", "net.dot")
+    assert "exists already" in refused(*args)
+    assert "no folder of TRTModule.export" in refused("inspect", ".")
+
+
 def test_missing(folder):
     found = data("missing", "users:Determinant", "--shape", "2x4x4", code=1)
     assert len(found["missing"]) == 1
@@ -667,7 +690,7 @@ def test_the_log_is_shown_if_asked_for(folder):
     assert "network of" not in run(*args).stderr
 
 
-def shell(*args, folder, **options):
+def shell(*args, folder):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "t2t", *args]
     return subprocess.Popen(
@@ -677,7 +700,8 @@ def shell(*args, folder, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
+        # A shell's background jobs ignore Ctrl-C, and what they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -731,12 +755,15 @@ def test_ctrl_c_leaves_nothing_half_written(folder):
     (folder / "slow.py").write_text(SLOW.replace("{where}", "started"), encoding="utf-8")
     (folder / "net.pt").write_text("the old one")
     process = shell("convert", "slow:make", "--shape", "1", "-o", "net.pt", folder=folder)
-    for _ in range(600):
+    for _ in range(1200):
         if (folder / "started").exists() or process.poll() is not None:
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, err
     assert out == ""
     assert "Interrupted" in err

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from t2t.cli.options import (
-    EXISTING_FILE,
+    CHECKPOINT,
     NEW_FILE,
     Given,
     device_option,
@@ -49,6 +49,11 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
 @source_options
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="The checkpoint to write.")
 @click.option("--engine", type=NEW_FILE, help="Write the plain engine too, for C++ and trtexec.")
+@click.option(
+    "--bundle",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a folder too: engine, description, samples.",
+)
 @input_options
 @click.option(
     "--max-batch-size",
@@ -110,6 +115,7 @@ def convert(
     given: Given,
     output: Path,
     engine: Path | None,
+    bundle: Path | None,
     verifying: bool,
     rtol: float | None,
     require_engine: bool,
@@ -134,6 +140,10 @@ def convert(
         _check_target(engine)
         if engine == output:
             raise Refusal(f"-o and --engine are both {output}: give them different names")
+    if bundle is not None:
+        _check_target(bundle)
+        if bundle.exists():
+            raise Refusal(f"--bundle {bundle} exists already: give another name")
     from t2t.cli import converted as parts
     from t2t.cli.sources import imported
     from t2t.conversion import convert as convert_module
@@ -170,6 +180,7 @@ def convert(
     data = {
         "output": str(output) if good else None,
         "engine": str(engine) if engine and good else None,
+        "bundle": str(bundle) if bundle and good else None,
         "seconds": seconds,
         **parts.signature_data(converted.signature),
         **parts.details_data(converted),
@@ -190,12 +201,16 @@ def convert(
     facts = [("written", f"{output} ({size}) after {seconds:.1f} s")]
     if engine is not None:
         facts.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
+    if bundle is not None:
+        with parts.reference_allowed():
+            converted.export(bundle, args, kwargs)
+        facts.append(("bundle", str(bundle)))
     shown = table(["", ""], [*facts, *parts.facts_shown(converted)])
     return Result(data, [shown, *parts.reports_shown(reports)])
 
 
 @click.command()
-@click.argument("checkpoint", type=EXISTING_FILE)
+@click.argument("checkpoint", type=CHECKPOINT)
 @source_options
 @input_options
 @click.option(
@@ -248,25 +263,31 @@ def verify(
 
 
 @click.command()
-@click.argument("file", type=EXISTING_FILE)
+@click.argument("file", type=CHECKPOINT)
 @reporting
 def inspect(*, file: Path) -> Result:
-    """Show what FILE takes, returns and was built for: a checkpoint or a plain engine."""
+    """Show what FILE takes, returns and was built for: a checkpoint, a bundle or an engine."""
     import torch
 
     from t2t.cli import converted as parts
     from t2t.errors import EngineError
     from t2t.module import TRTModule, load
 
-    data: dict[str, Any] = {"file": str(file), "bytes": file.stat().st_size}
+    files = [path for path in file.rglob("*") if path.is_file()] if file.is_dir() else [file]
+    data: dict[str, Any] = {
+        "file": str(file),
+        "bytes": sum(path.stat().st_size for path in files),
+    }
     head = f"{file} ({parts.megabytes(data['bytes'])})"
     origin = parts.origin_of_file(file)
     if origin is None:
         converted = load(file)
         # `load` has checked the metadata.
-        metadata = json.loads(torch.load(file, weights_only=True, mmap=True)["metadata"])
-        data |= {"kind": "checkpoint", "format": metadata["format"], "writer": metadata["writer"]}
-        facts = [("checkpoint", head), ("written by", f"{data['writer']}, format {data['format']}")]
+        entries = file / "module.pt" if file.is_dir() else file
+        metadata = json.loads(torch.load(entries, weights_only=True, mmap=True)["metadata"])
+        kind = "bundle" if file.is_dir() else "checkpoint"
+        data |= {"kind": kind, "format": metadata["format"], "writer": metadata["writer"]}
+        facts = [(kind, head), ("written by", f"{data['writer']}, format {data['format']}")]
     else:
         data |= {"kind": "engine", "backend": origin.backend, "backend_version": origin.version}
         facts = [("engine", head), ("built by", str(origin))]
@@ -302,7 +323,7 @@ def missing(*, given: Given, max_batch_size: int | None) -> Result:
 
 
 @click.command()
-@click.argument("checkpoint", type=EXISTING_FILE)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option(
     "--sizes",
     type=click.Choice(["usual", "min", "max"]),
@@ -360,7 +381,7 @@ def bench(
 
 
 @click.command()
-@click.argument("checkpoint", type=EXISTING_FILE)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="net.html or net.dot")
 @reporting
 def draw(*, checkpoint: Path, output: Path) -> Result:

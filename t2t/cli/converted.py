@@ -36,13 +36,15 @@ __all__ = [
 
 
 def origin_of_file(file: Path) -> Origin | None:
-    """Say who built a plain engine; None for other files."""
+    """Say who built a plain engine; None for other files, and for folders."""
+    if file.is_dir():
+        return None
     with file.open("rb") as opened:
         return origin_of(as_plan(opened.read(64) or b"\0"))
 
 
 def load_converted(file: Path, device: torch.device) -> TRTModule:
-    """Load a checkpoint, or a plain engine where it can run."""
+    """Load a checkpoint or a bundle, or a plain engine where it can run."""
     if origin_of_file(file) is None:
         return load(file)
     return TRTModule.from_engine(file, device=device)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from t2t.cli.sources import Source
 
 __all__ = [
+    "CHECKPOINT",
     "EXISTING_FILE",
     "NEW_FILE",
     "Given",
@@ -39,6 +40,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 Pairs = tuple[tuple[str, str], ...]
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+CHECKPOINT = click.Path(exists=True, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2t.cli.options import EXISTING_FILE
+from t2t.cli.options import CHECKPOINT
 from t2t.cli.running import Refusal, Result, reporting
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _TYPES = {
 
 
 @click.command()
-@click.argument("checkpoint", type=EXISTING_FILE)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option(
     "-o",
     "--output",
