@@ -620,6 +620,7 @@ WRONG = [
     ("convert users:number --shape 1 -o net.pt", "is a int"),
     ("convert users:no_module --shape 1 -o net.pt", "no torch.nn.Module"),
     ("convert users:needs --shape 1 -o net.pt", "--set NAME=VALUE"),
+    ("convert torch:sqrt --shape 1 -o net.pt", "--set NAME=VALUE"),
     ("convert users:make --set wide=3 --shape 1 -o net.pt", "wide"),
     ("convert users:image --set width=3 --shape 1 -o net.pt", "a module already"),
     ("convert users:broken --shape 1 -o net.pt", "ValueError: no such width at"),

@@ -43,15 +43,13 @@ class Source:
         notes: what the user should know of it.
     """
 
-    module: Callable[..., Any]
+    module: torch.nn.Module
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     notes: tuple[str, ...] = ()
 
     def on(self, device: torch.device) -> Source:
         """Return it with the module moved to a device."""
-        if isinstance(self.module, torch.nn.Module):
-            return replace(self, module=self.module.to(device))
-        return self
+        return replace(self, module=self.module.to(device))
 
 
 def open_source(
@@ -83,13 +81,10 @@ def open_source(
             source = _exported(Path(text), settings)
         else:
             source = _own(text, settings, seed)
-    if isinstance(source.module, torch.nn.Module):
-        if weights is not None:
-            _load_weights(source.module, weights)
-            return Source(source.module, source.example)
-    elif weights is not None:
-        raise Refusal(f"--weights: {text} is no torch.nn.Module but a {_kind(source.module)}")
-    return source
+    if weights is None:
+        return source
+    _load_weights(source.module, weights)
+    return replace(source, notes=())
 
 
 def imported(text: str, what: str = "SOURCE") -> Any:
@@ -171,9 +166,9 @@ def _own(text: str, settings: Mapping[str, Any], seed: int) -> Source:
         raise Refusal(f"SOURCE {text!r} is a {_kind(found)}. {_FORMS}")
     try:
         inspect.signature(found).bind(**settings)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: a C function has no signature
         raise Refusal(
-            f"SOURCE {text!r} cannot be called as {found.__name__}"
+            f"SOURCE {text!r} cannot be called as {text.rpartition(':')[2]}"
             f"({', '.join(f'{key}={value!r}' for key, value in settings.items())}): {error}; give "
             "its arguments as --set NAME=VALUE, or name a function that makes the module alone"
         ) from error
