@@ -74,6 +74,10 @@ def broken():
     raise ValueError("no such width")
 
 
+def leaves():
+    raise SystemExit(0)
+
+
 def no_module():
     return 3
 
@@ -620,6 +624,11 @@ WRONG = [
     ("convert users:number --shape 1 -o net.pt", "is a int"),
     ("convert users:no_module --shape 1 -o net.pt", "no torch.nn.Module"),
     ("convert users:needs --shape 1 -o net.pt", "--set NAME=VALUE"),
+    ("convert users:leaves --shape 1 -o net.pt", "SystemExit: 0"),
+    ("convert users:make --shape ids:uint8=3 --shape scale=3x4 --values ids=0..256 -o n", "to 255"),
+    ("convert users:make --shape ids=3 --shape s=3 --values ids=.1..9 -o n", "LOW..HIGH"),
+    ("convert users:make --shape ids:int8=3 --values ids=0.1..0.9 -o n", "whole numbers"),
+    ("convert users:make --shape ids:bool=3 --shape s=3 --values ids=0..2 -o n", "from 0 to 1"),
     ("convert torch:sqrt --shape 1 -o net.pt", "--set NAME=VALUE"),
     ("convert users:make --set wide=3 --shape 1 -o net.pt", "wide"),
     ("convert users:image --set width=3 --shape 1 -o net.pt", "a module already"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,9 +78,8 @@ class Drawer:
                     "says others",
                     err=True,
                 )
-            numbers = torch.randint(
-                int(low), int(high) + 1, tuple(shape), generator=self._generator
-            )
+            first, last = _whole(name, dtype, low, high)
+            numbers = torch.randint(first, last + 1, tuple(shape), generator=self._generator)
             return numbers.to(dtype)
         if name in self._values:
             uniform = torch.rand(tuple(shape), generator=self._generator)
@@ -90,6 +90,20 @@ class Drawer:
         """Raise Refusal if a range was given for an input that there is not."""
         if self.unused:
             raise Refusal(f"--values: no input {min(self.unused)!r}; inputs are {', '.join(names)}")
+
+
+def _whole(name: str, dtype: torch.dtype, low: float, high: float) -> tuple[int, int]:
+    """Return the whole numbers of a range, all of which the type has."""
+    first, last = math.ceil(low), math.floor(high)
+    least, most = 0, 1
+    if dtype != torch.bool:
+        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    if not least <= first <= last <= most:
+        raise Refusal(
+            f"--values {name}={low:g}..{high:g}: {name} is {str(dtype).removeprefix('torch.')}, so "
+            f"its values are whole numbers from {least} to {most}"
+        )
+    return first, last
 
 
 def example_of(

@@ -86,7 +86,7 @@ def reporting(function: Callable[..., Result]) -> Callable[..., None]:
         except KeyboardInterrupt:
             click.echo("Interrupted; nothing is half written.", err=True)
             raise SystemExit(INTERRUPTED) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if full:
                 traceback.print_exception(error)
             message = _message(error, full)
@@ -112,7 +112,7 @@ def _show(result: Result) -> None:
         console.print(part, soft_wrap=isinstance(part, str))
 
 
-def _message(error: Exception, full: bool) -> str:
+def _message(error: Exception | SystemExit, full: bool) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     notes = getattr(error, "__notes__", [])
