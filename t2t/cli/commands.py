@@ -37,9 +37,17 @@ from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
 if TYPE_CHECKING:
     import torch
 
+    from t2t.cli.inputs import Call
+    from t2t.module import TRTModule
+
 _NOTHING_TO_COMPARE = (
     "--no-program leaves nothing that could be compared with the module here ({}): say --no-verify "
     "too, or leave --no-program out"
+)
+
+_DISAGREES = (
+    "Error: the converted module disagrees with the original; nothing was written (--rtol allows "
+    "more, --no-verify writes without comparing)"
 )
 
 __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verify"]
@@ -133,17 +141,8 @@ def convert(
     t2t convert torchvision:resnet50 --shape batch:1..8x3x224x224 --fp16 -o resnet50.pt
     t2t convert mypackage.models:make --shape x=1x3x320x320 -o model.pt
     """
-    _check_target(output)
-    if output.suffix in (".engine", ".plan", ".trt"):
-        raise Refusal(f"-o writes a checkpoint for t2t.load; --engine {output} writes the engine")
-    if engine is not None:
-        _check_target(engine)
-        if engine == output:
-            raise Refusal(f"-o and --engine are both {output}: give them different names")
-    if bundle is not None:
-        _check_target(bundle)
-        if bundle.exists():
-            raise Refusal(f"--bundle {bundle} exists already: give another name")
+    targets = {"output": output, "engine": engine, "bundle": bundle}
+    _check_targets(output, engine, bundle)
     from t2t.cli import converted as parts
     from t2t.cli.sources import imported
     from t2t.conversion import convert as convert_module
@@ -168,45 +167,61 @@ def convert(
     seconds = time.perf_counter() - started
     reports = []
     if verifying:
-        if converted.program is None and converted.engine is not None:
-            problem = converted.engine.why_not(given.place)
-            if problem:
-                raise Refusal(_NOTHING_TO_COMPARE.format(problem))
+        problem = (
+            converted.engine and not converted.program and converted.engine.why_not(given.place)
+        )
+        if problem:
+            raise Refusal(_NOTHING_TO_COMPARE.format(problem))
         stage("comparing it with the module")
         reports = parts.compare(
             source, converted, example.call, given, rtol=rtol, require_engine=require_engine
         )
     good = all(report.ok for _, report in reports)
     data = {
-        "output": str(output) if good else None,
-        "engine": str(engine) if engine and good else None,
-        "bundle": str(bundle) if bundle and good else None,
+        **{what: str(path) if path and good else None for what, path in targets.items()},
         "seconds": seconds,
         **parts.signature_data(converted.signature),
         **parts.details_data(converted),
         "verified": parts.reports_data(reports) if verifying else None,
     }
     if not good:
-        click.echo(
-            "Error: the converted module disagrees with the original; nothing was written "
-            "(--rtol allows more, --no-verify writes without comparing)",
-            err=True,
-        )
+        click.echo(_DISAGREES, err=True)
         return Result(data, parts.reports_shown(reports), DISAGREES)
+    written = _write(converted, example.call, output, engine, bundle)
+    data["bytes"] = output.stat().st_size
+    shown = table(["", ""], [*written, *parts.facts_shown(converted)])
+    return Result(data, [shown, *parts.reports_shown(reports)])
+
+
+def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> None:
+    """Refuse files that could not be written, before work begins."""
+    if output.suffix in (".engine", ".plan", ".trt"):
+        raise Refusal(f"-o writes a checkpoint for t2t.load; --engine {output} writes the engine")
+    targets = [path for path in (output, engine, bundle) if path is not None]
+    for path in targets:
+        _check_target(path)
+        if targets.count(path) > 1:
+            raise Refusal(f"{path} is given twice: the files need different names")
+    if bundle is not None and bundle.exists():
+        raise Refusal(f"--bundle {bundle} exists already: give another name")
+
+
+def _write(
+    converted: TRTModule, call: Call, output: Path, engine: Path | None, bundle: Path | None
+) -> list[tuple[str, str]]:
+    """Write the files, and return rows that say so."""
+    from t2t.cli import converted as parts
+
     converted.save(output)
+    rows = [("checkpoint", f"{output} ({parts.megabytes(output.stat().st_size)})")]
     if engine is not None:
         converted.save_engine(engine)
-    data["bytes"] = output.stat().st_size
-    size = parts.megabytes(data["bytes"])
-    facts = [("written", f"{output} ({size}) after {seconds:.1f} s")]
-    if engine is not None:
-        facts.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
+        rows.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
     if bundle is not None:
         with parts.reference_allowed():
-            converted.export(bundle, args, kwargs)
-        facts.append(("bundle", str(bundle)))
-    shown = table(["", ""], [*facts, *parts.facts_shown(converted)])
-    return Result(data, [shown, *parts.reports_shown(reports)])
+            converted.export(bundle, *call)
+        rows.append(("bundle", str(bundle)))
+    return rows
 
 
 @click.command()
