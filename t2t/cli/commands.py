@@ -189,7 +189,8 @@ def convert(
         return Result(data, parts.reports_shown(reports), DISAGREES)
     written = _write(converted, example.call, output, engine, bundle)
     data["bytes"] = output.stat().st_size
-    shown = table(["", ""], [*written, *parts.facts_shown(converted)])
+    facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
+    shown = table(["", ""], facts)
     return Result(data, [shown, *parts.reports_shown(reports)])
 
 
