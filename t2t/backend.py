@@ -28,6 +28,7 @@ from t2t.errors import BackendError
 __all__ = [
     "BACKENDS",
     "create_network",
+    "default",
     "error_text",
     "forget_errors",
     "has_layer",
@@ -60,14 +61,16 @@ def is_installed(backend: str) -> bool:
 
 
 @functools.cache
-def _default(wanted: str | None) -> str:
+def _default(wanted: str | None) -> tuple[str, str]:
+    """Return the backend to use where none was chosen, and why it is that one."""
     if wanted:
-        return _checked(wanted, "T2T_BACKEND")
+        return _checked(wanted, "T2T_BACKEND"), f"T2T_BACKEND={wanted}"
     if is_installed("tensorrt") and torch.cuda.is_available():
-        return "tensorrt"
+        return "tensorrt", "it is installed, and there is a GPU"
     for backend in reversed(BACKENDS):
         if is_installed(backend):
-            return backend
+            others = [other for other in BACKENDS if other != backend and is_installed(other)]
+            return backend, "it needs no GPU" if others else "it is the only one installed"
     raise BackendError(f"neither TensorRT nor TensorRT-RTX is installed: {_INSTALL}")
 
 
@@ -89,7 +92,16 @@ def _module(backend: str) -> ModuleType:
 
 def name() -> str:
     """Name the backend in use: "tensorrt" or "tensorrt_rtx"."""
-    return _chosen.get() or _default(os.environ.get("T2T_BACKEND"))
+    return _chosen.get() or _default(os.environ.get("T2T_BACKEND"))[0]
+
+
+def default() -> tuple[str, str]:
+    """Return the backend that is used where none is asked for, and why it is that one.
+
+    Raises:
+        BackendError: there is none, or T2T_BACKEND names one that is not there.
+    """
+    return _default(os.environ.get("T2T_BACKEND"))
 
 
 def version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import sys
 import warnings
@@ -125,7 +126,9 @@ def to_network(
     values, structure, classes = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
-    wanted = _output_names(structure, len(values), output_names)
+    wanted = _output_names(structure, len(values), output_names, example.names)
+    for name in wanted:
+        network.reserve(name)
     emit(graph, network, example.names, values)
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
@@ -409,7 +412,9 @@ def _input_names(
     return _given_names("input_names", given, names)
 
 
-def _output_names(structure: Any, count: int, given: Sequence[str] | None) -> list[str]:
+def _output_names(
+    structure: Any, count: int, given: Sequence[str] | None, inputs: Sequence[str]
+) -> list[str]:
     if structure.get("keys"):
         names = [
             leaf
@@ -420,7 +425,16 @@ def _output_names(structure: Any, count: int, given: Sequence[str] | None) -> li
         names = _leaf_names(structure, "output")
     # A tensor that stands in several places is one output.
     names = list(dict.fromkeys(names))[:count]
-    return _given_names("output_names", given, names)
+    names = _given_names("output_names", given, names)
+    taken = [name for name in names if name in inputs]
+    if taken and given is not None:
+        raise ConversionError(f"output_names: an input has the name {taken[0]!r} already")
+    # Under one name a network has one tensor.
+    for name in taken:
+        fresh = (f"{name}_{n}" for n in itertools.count(1))
+        others = {*names, *inputs}
+        names[names.index(name)] = next(new for new in fresh if new not in others)
+    return names
 
 
 def _leaf_names(structure: Any, name: str) -> list[str]:

@@ -184,3 +184,31 @@ def test_options_that_fit_are_taken(tmp_path):
 def test_errors_are_one_tree():
     assert issubclass(OptionError, T2TError)
     assert issubclass(OptionError, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (lambda x: {"y": x.relu(), "sum": x.sum(-1)}, ["y", "sum"]),
+        (lambda x: {"relu": x.sum(-1).exp(), "exp": x.relu()}, ["relu", "exp"]),
+        (lambda x: {"x": x * 2, "x_1": x + 1}, ["x_2", "x_1"]),
+    ],
+    ids=["a layer's", "each other's layers'", "the input's"],
+)
+@pytest.mark.parametrize("options", [{}, {"max_batch_size": 4}])
+def test_outputs_have_their_names_whatever_layers_are_called(module, names, options):
+    converted = t2t.convert(module, [torch.zeros(2, 3)], **options)
+    assert converted.output_names == names
+    assert [info.name for info in converted.program.outputs] == names
+    for seed in (0, 1):
+        x = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
+        got = converted.program.run([x])
+        for name, wanted in zip(names, module(x).values(), strict=True):
+            torch.testing.assert_close(got[name], wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_an_output_cannot_be_named_as_an_input():
+    with pytest.raises(ConversionError, match="an input has the name 'x'"):
+        t2t.convert(torch.relu, [torch.zeros(2)], input_names=["x"], output_names=["x"])
+    named = t2t.convert(lambda x: x.relu(), [torch.zeros(2)], output_names=["relu"])
+    assert named.program.outputs[0].name == "relu"

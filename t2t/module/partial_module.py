@@ -222,7 +222,7 @@ def load(path: str | os.PathLike[str], model: torch.nn.Module | None = None) -> 
     """Read a converted module that ``save`` wrote; needs neither a GPU nor TensorRT.
 
     Args:
-        path: the file.
+        path: the file, or a folder of `TRTModule.export`.
         model: for a `PartialModule`, a model like the one that was converted: what runs in PyTorch
             is its code. Its parameters are replaced by the checkpoint's in a copy.
 

@@ -6,7 +6,7 @@ import os
 import pickle
 import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
-from t2t.io import Signature, TensorSpec
+from t2t.io import Signature, TensorSpec, arguments
 from t2t.module.attributes import Stored, attributes_of, first_parameter
+from t2t.module.bundle import read_bundle, write_bundle
 from t2t.module.checkpoint import Converted, is_entry
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.reference import Program
@@ -235,6 +236,39 @@ class TRTModule(torch.nn.Module):
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
 
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        inputs: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a folder with the plain engine, a description of it and samples; whole, or not.
+
+        `t2t.load` reads it as well as a checkpoint; bundle.py says what is in it.
+
+        Args:
+            path: the folder; there must be none yet.
+            inputs: sample inputs, as `t2t.convert` takes them: they are run, and written with their
+                outputs and with what computed these. None writes no samples.
+            kwargs: more keyword inputs.
+
+        Raises:
+            EngineError: there is no engine, or the samples cannot be run.
+            FileExistsError: there is something already.
+        """
+        converted = self._filled()
+        signature = converted.signature
+        given: dict[str, torch.Tensor] = {}
+        results: Mapping[str, torch.Tensor] = {}
+        if inputs is not None or kwargs:
+            args, keywords = arguments([] if inputs is None else inputs, kwargs)
+            tensors = signature.bind(args, keywords)
+            signature.check(tensors)
+            given = dict(zip(self.input_names, tensors, strict=True))
+            results = self._run(converted, tensors)
+        named = {name: results[name] for name in self.output_names if name in results}
+        write_bundle(Path(path), converted, given, named, self.ran_on if given else None)
+
     def extra_repr(self) -> str:
         """Describe inputs, outputs, engine and program, a line each."""
         if self._converted is None:
@@ -406,20 +440,26 @@ def _class_name(module: Any) -> str:
 
 
 def read_entries(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Read the entries of a checkpoint of t2t's.
+    """Read the entries of a checkpoint of t2t's, a file or a folder of `TRTModule.export`.
 
     Raises:
         CheckpointError: the file is damaged or is not one of t2t's.
         OSError: it cannot be read.
     """
+    if Path(path).is_dir():
+        return _load_entries(path, lambda: read_bundle(Path(path)))
     with open(path, "rb") as file:  # an OSError of torch.load can only come from damage then
         start = file.read(64)
     if origin_of(as_plan(start or b"\0")) is not None:
         raise CheckpointError(
             f"{os.fspath(path)} is a plain engine: TRTModule.from_engine(path) reads it"
         )
+    return _load_entries(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _load_entries(path: str | os.PathLike[str], read: Callable[[], Any]) -> Mapping[str, Any]:
     try:
-        entries = torch.load(path, map_location="cpu", weights_only=True)
+        entries = read()
     except _UNREADABLE as error:
         raise CheckpointError(f"{os.fspath(path)} is no checkpoint: {error}") from error
     if not isinstance(entries, Mapping):

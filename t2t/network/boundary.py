@@ -41,7 +41,7 @@ class Boundary(NetworkCore):
             if tensor.name in self._marked or tensor.is_network_input:
                 # TensorRT ignores a second marking, and the marking of an input.
                 tensor = self.result(self.add("add_identity", tensor))
-        tensor.name = self.unique_name(name)
+        tensor.name = name if name in self._reserved else self.unique_name(name)
         self._note_sizes(value, tensor)
         self._marked.add(tensor.name)
         self.raw.mark_output(tensor)

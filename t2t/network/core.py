@@ -51,6 +51,7 @@ class NetworkCore:
         self._refused: dict[int, Exception] = {}
         self._shared: dict[tuple[Any, ...], NetworkTensor] = {}
         self._names: dict[str, int] = {}
+        self._reserved: set[str] = set()
         self._marked: set[str] = set()
         # TensorRT reads weights until the build ends, and ids must stay taken as long as they are
         # keys: everything that the network refers to lives as long as the network.
@@ -143,6 +144,11 @@ class NetworkCore:
             name = f"{wanted}_{self._names[wanted]}"
         self._names[name] = 0
         return name
+
+    def reserve(self, name: str) -> None:
+        """Keep a name for an output, so that no layer takes it."""
+        self._names.setdefault(name, 0)
+        self._reserved.add(name)
 
     # -- tensors ---------------------------------------------------------------------------------
 

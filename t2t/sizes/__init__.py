@@ -23,6 +23,7 @@ __all__ = [
     "example_size",
     "expression",
     "has_symbol",
+    "is_contiguous",
     "is_symbolic",
     "is_true",
     "largest",
@@ -65,6 +66,16 @@ def static_size(value: Any) -> int | None:
         return int(value)
     known = value_of(value)
     return None if isinstance(known, Polynomial | Operation) else int(known)
+
+
+def is_contiguous(x: torch.Tensor) -> bool:
+    """Say whether a tensor is known to be contiguous for all sizes; nothing is recorded."""
+    step: Any = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if static_size(size) != 1 and value_of(stride) != value_of(step):
+            return False
+        step = step * torch.sym_max(size, 1)
+    return True
 
 
 def largest(size: Any) -> int:

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch._prims_common import is_contiguous_or_false
 
-from t2t.sizes import apply_function, has_symbol, is_symbolic
+from t2t.sizes import apply_function, has_symbol, is_contiguous, is_symbolic
 from t2t.tracing.patches import patch
 from t2t.tracing.tracer import Tracer
 
@@ -174,7 +173,7 @@ def _is_uncertain(tracer: Tracer, x: torch.Tensor) -> bool:
         tracer.is_active()
         and tracer.is_traced(x)
         and has_symbol(tuple(x.shape))
-        and not is_contiguous_or_false(x)
+        and not is_contiguous(x)
     )
 
 

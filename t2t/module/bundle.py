@@ -1,0 +1,162 @@
+"""A converted module as a folder, for C++ and for people: every file says what it is.
+
+model.engine    the plain engine, for TensorRT's C++ API and trtexec
+bindings.json   names, dtypes, sizes and ranges of inputs and outputs; versions; checksum
+module.pt       the rest of the checkpoint, for `t2t.load`
+samples/        inputs and the outputs that belong to them, as raw bytes (little-endian)
+README.md       how to use these
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from t2t.errors import CheckpointError, EngineError
+from t2t.files import folder_written_whole
+from t2t.io import TensorSpec
+from t2t.module.checkpoint import Converted
+from t2t.module.ran_on import RanOn
+from t2t.version import __version__
+
+__all__ = ["FORMAT", "read_bundle", "write_bundle"]
+
+FORMAT = 1
+"""Version of bindings.json."""
+
+_ENGINE, _BINDINGS, _REST, _SAMPLES = "model.engine", "bindings.json", "module.pt", "samples"
+
+
+def write_bundle(
+    path: Path,
+    converted: Converted,
+    inputs: Mapping[str, torch.Tensor],
+    outputs: Mapping[str, torch.Tensor],
+    ran_on: RanOn | None,
+) -> None:
+    """Write the folder, whole or not at all.
+
+    Args:
+        path: the folder; there is none yet.
+        converted: what to write.
+        inputs: sample inputs by name, or none.
+        outputs: the outputs that belong to them.
+        ran_on: what computed these.
+
+    Raises:
+        EngineError: there is no engine.
+        FileExistsError: there is something already.
+    """
+    if converted.engine is None:
+        raise EngineError("this module has no engine to export, only a program")
+    plan = converted.engine.plan.numpy()
+    rest = {name: value for name, value in converted.to_state().items() if name != "engine"}
+    signature = converted.signature.to_data()
+    with folder_written_whole(path) as folder:
+        with (folder / _ENGINE).open("wb") as file:
+            file.write(plan.data)
+        torch.save(rest, folder / _REST)
+        samples = None
+        if inputs:
+            (folder / _SAMPLES).mkdir()
+            samples = {
+                "ran_on": None if ran_on is None else ran_on.to_dict(),
+                "inputs": _write_samples(folder, "input", inputs),
+                "outputs": _write_samples(folder, "output", outputs),
+            }
+        bindings = {
+            "format": FORMAT,
+            "writer": f"t2t {__version__}",
+            "engine": {
+                "file": _ENGINE,
+                "bytes": plan.size,
+                "sha256": hashlib.sha256(plan.data).hexdigest(),
+                **converted.details,
+            },
+            **{name: signature[name] for name in ("inputs", "outputs", "dimensions", "profiles")},
+            "samples": samples,
+        }
+        text = json.dumps(bindings, indent=2) + "\n"
+        (folder / _BINDINGS).write_text(text, encoding="utf-8")
+        (folder / "README.md").write_text(_readme(converted, samples), encoding="utf-8")
+
+
+def read_bundle(path: Path) -> dict[str, Any]:
+    """Read the entries of the checkpoint, which are not checked yet.
+
+    Raises:
+        CheckpointError: the folder is none of `write_bundle`'s.
+    """
+    missing = [name for name in (_ENGINE, _REST) if not (path / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{path} is no folder of TRTModule.export: it has no {' and no '.join(missing)}"
+        )
+    entries = torch.load(path / _REST, map_location="cpu", weights_only=True)
+    if not isinstance(entries, dict):
+        raise CheckpointError(f"{path / _REST} holds a {type(entries).__name__}, no entries")
+    plan = bytearray((path / _ENGINE).read_bytes())
+    return {**entries, "engine": torch.frombuffer(plan, dtype=torch.uint8) if plan else None}
+
+
+def _write_samples(
+    folder: Path, kind: str, tensors: Mapping[str, torch.Tensor]
+) -> list[dict[str, Any]]:
+    written = []
+    for index, (name, tensor) in enumerate(tensors.items()):
+        file = f"{_SAMPLES}/{kind}_{index}.bin"
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        (folder / file).write_bytes(flat.view(torch.uint8).numpy().tobytes())
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        written.append({"name": name, "file": file, "dtype": dtype, "shape": list(tensor.shape)})
+    return written
+
+
+def _readme(converted: Converted, samples: Any) -> str:
+    signature, details = converted.signature, converted.details
+    engine = converted.engine
+    assert engine is not None
+    lines = [
+        f"# {details.get('original') or 'A converted module'}",
+        f"A TensorRT engine, converted from PyTorch by t2t {__version__} and built by "
+        f"{engine.origin}, which is the version that loads it.",
+    ]
+    gpus = ", ".join(details.get("compute_capabilities") or ())
+    if gpus:
+        lines.append(f"It runs on GPUs of compute capability {gpus}.")
+    lines += ["## Inputs", _list(signature.inputs), "## Outputs", _list(signature.outputs)]
+    rules = [
+        f"- dimension {place.dim} of {signature.inputs[place.input].name}: "
+        f"{dimension.rule(place)} ({place.text(dimension.name)})"
+        for dimension in signature.dimensions
+        for place in dimension.places
+    ]
+    if rules:
+        rules.append(
+            "\nSizes of one name belong together. t2t checks all of this; TensorRT alone checks "
+            "ranges, and gives wrong results for sizes that do not fit."
+        )
+        lines += ["## Sizes", "\n".join(rules)]
+    lines += [
+        "## Use",
+        f"`{_ENGINE}` is for TensorRT's C++ API and trtexec; `{_BINDINGS}` describes it. In "
+        "Python:",
+        '```python\nimport t2t\n\nmodule = t2t.load("this folder")\n```',
+    ]
+    if samples:
+        ran = samples["ran_on"]
+        by = f" by the {ran['executor']} on {ran['device']}" if ran else ""
+        lines.append(
+            f"`{_SAMPLES}/` has inputs and the outputs that were computed{by}, as raw bytes in the "
+            f"order that `{_BINDINGS}` says."
+        )
+    return "\n\n".join(lines) + "\n"
+
+
+def _list(specs: tuple[TensorSpec, ...]) -> str:
+    return "\n".join(f"- `{spec}`" for spec in specs)
