@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.t2t-ready
 
-.PHONY: demo test lint types check format bench operators conformance sweep-operators sweep clean
+.PHONY: demo test lint types check format bench matrix operators conformance sweep-operators sweep clean
 .DEFAULT_GOAL := test
 
 # IMAGE=photo.jpg runs the demo on another picture.
@@ -30,6 +30,11 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Runs the tests with the oldest and the newest PyTorch, MATRIX="2.10.0" with others, each in an
+# environment of its own; writes docs/versions.md. Half an hour each, and 6 GB of disk.
+matrix: $(READY)
+	$(BIN)/python tools/matrix.py $(MATRIX)
 
 # Writes docs/operators.md from the registry.
 operators: $(READY)
@@ -66,4 +71,4 @@ $(READY): setup.py requirements-dev.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .matrix build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache
