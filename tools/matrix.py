@@ -89,7 +89,15 @@ def run(python: str, options: list[str]) -> tuple[dict[str, Any], dict[str, str]
     row = json.loads(asked.stdout)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [python, "-m", "pytest", "-q", "--show-capture=no", f"--junitxml={report}"]
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "--show-capture=no",
+            "--continue-on-collection-errors",
+            f"--junitxml={report}",
+        ]
         subprocess.run([*command, *options], check=False, cwd=ROOT, env=environ)
         suite = ElementTree.parse(report).getroot()
     failures = {}
