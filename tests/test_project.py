@@ -43,6 +43,7 @@ ORDER = (
     "verification",
     "partial",
     "conversion",
+    "compat",
     "cli",
 )
 # The executor judges converters, so it knows nothing of them.

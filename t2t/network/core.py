@@ -145,6 +145,10 @@ class NetworkCore:
         self._names[name] = 0
         return name
 
+    def keep(self, *objects: Any) -> None:
+        """Keep what TensorRT may read until the build ends."""
+        self._alive.append(objects)
+
     def reserve(self, name: str) -> None:
         """Keep a name for an output, so that no layer takes it."""
         self._names.setdefault(name, 0)
