@@ -39,7 +39,7 @@ def test_astronaut(demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(demo, tmp_path) == 0
     text = capsys.readouterr().out
     # What MTCNN is known to find there, from both: box [181.05, 62.16, 267.75, 172.06].
-    sides = [float(number) for number in re.findall(r"\b\d+\.\d{3}\b", text)]
+    sides = [float(number) for number in re.findall(r"(?<![\d.])\d+\.\d{3}\b", text)]
     assert sides[:8] == pytest.approx([181.05, 62.16] * 2 + [267.75, 172.06] * 2, abs=0.1)
     probabilities = [float(number) for number in re.findall(r"\b0\.\d{7}\b", text)]
     assert probabilities[:2] == pytest.approx([0.9999977] * 2, abs=1e-4)

@@ -101,6 +101,18 @@ def nanmedian_dim(
     return net.reshape(value, shape), net.reshape(net.cast(place, torch.int64), shape)
 
 
+def _ranks(q: float, size: int) -> torch.Tensor:
+    """Return the rank of a quantile among 0, 1, ... size numbers, as this PyTorch rounds it."""
+    counts = torch.arange(size + 1, dtype=torch.float64) - 1
+    if not _EXACT_RANKS:
+        counts = counts.to(torch.float32)
+    return (q * counts).clamp(min=0).double()
+
+
+# 0.3 of 10 is more than 3, as float32 has 0.3: since PyTorch 2.12 it is not rounded to 3.
+_EXACT_RANKS = bool(torch.arange(11.0).quantile(torch.tensor([0.3]), interpolation="higher") == 4)
+
+
 class _Rows:
     """A tensor as sorted rows, NaN last.
 
@@ -149,7 +161,7 @@ class _Rows:
 
     def _quantile(self, q: float, interpolation: str) -> NetworkTensor:
         net, dtype = self.net, self.dtype
-        ranks = q * (torch.arange(self.size + 1, dtype=torch.float64) - 1).clamp(min=0)
+        ranks = _ranks(q, self.size)
         chosen = {"lower": ranks.floor(), "higher": ranks.ceil(), "nearest": ranks.round()}
         if interpolation in chosen:
             return self._at(self.sorted, chosen[interpolation])
