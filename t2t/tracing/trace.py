@@ -59,14 +59,6 @@ UNSEEN_CONSTANT = (
 )
 
 
-_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
-
-_NO_LOOPS = (
-    "torch.nn.{name}: recurrent layers have no converter yet (unrolled, every step would be layers "
-    "of its own); run this layer in PyTorch, or write a loop of fixed length over nn.{name}Cell"
-)
-
-
 def trace(
     module: Callable[..., Any],
     args: tuple[Any, ...],
@@ -257,9 +249,6 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
-    for function, layer in _RECURRENT.items():
-        for owner in (torch, torch._VF):
-            patch(stack, owner, function, functools.partial(_refuse_recurrent, tracer, layer))
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
@@ -287,17 +276,6 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
             tracer.scopes.pop()
 
     return __call__
-
-
-def _refuse_recurrent(tracer: Tracer, name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def recurrent(*args: Any, **kwargs: Any) -> Any:
-        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
-        if tracer.is_active() and any(tracer.is_traced(x) for x in tensors):
-            raise tracer.located(UnsupportedOperatorError(_NO_LOOPS.format(name=name)))
-        return original(*args, **kwargs)
-
-    return recurrent
 
 
 def _note_made(tracer: Tracer, original: Any) -> Any:

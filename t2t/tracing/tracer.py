@@ -91,6 +91,11 @@ class Tracer(Mutations):
             return original(*args, **kwargs)
         try:
             return self._record_function(name, converter, original, args, kwargs, traced)
+        except UnsupportedArgumentError as error:
+            if error.located:
+                raise
+            # A rule for shapes that gives up.
+            raise self.located(type(error)(f"{self._origin(name)}: {error}")) from None
         except T2TError:
             raise
         except Exception as error:  # noqa: BLE001  PyTorch raises any
