@@ -56,7 +56,7 @@ class Loop:
         return self._net.result(layer)
 
     def add_recurrence(self, initial: TensorLike) -> NetworkTensor:
-        """Add an IRecurrenceLayer: ``initial`` in the first step, then what `set_next` was given."""
+        """Add an IRecurrenceLayer: ``initial`` in the first step, then what `set_next` says."""
         layer = self._net.add_to(self._raw, "add_recurrence", self._net.tensor(initial))
         result = self._net.result(layer)
         self._recurrences[result.name] = layer

@@ -22,7 +22,7 @@ from t2t.sizes.dynamic import DynamicSizes
 from t2t.sizes.proofs import Range
 from t2t.tracing.casts import patch_casts
 from t2t.tracing.function_mode import FunctionMode
-from t2t.tracing.graph import Graph, map_tree, tree_leaves
+from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location, torch_location
 from t2t.tracing.padding import patch_encoder
