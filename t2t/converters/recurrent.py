@@ -392,13 +392,13 @@ def _product(
     if len(given) > 1 and not any(map(net.is_traced, given)):
         given = [torch.stack([bias.float() for bias in given]).sum(0)]
     for bias in given:
-        result = net.add_elementwise(result, _float32(net, bias), "SUM")
+        result = net.add_elementwise(result, _float32(net, bias, len(result.shape)), "SUM")
     return result
 
 
-def _float32(net: Network, x: TensorLike) -> NetworkTensor:
+def _float32(net: Network, x: TensorLike, rank: int | None = None) -> NetworkTensor:
     with net.precision("sensitive"):
-        return net.tensor(x, torch.float32)
+        return net.tensor(x, torch.float32, rank)
 
 
 def _as_result(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
