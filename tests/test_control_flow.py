@@ -139,38 +139,6 @@ TRANSFORMS = [
 
 COUNT = torch.tensor(0)
 
-
-class Encoder(nn.Module):
-    def __init__(self, rnn: nn.Module) -> None:
-        super().__init__()
-        self.rnn = rnn
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.rnn(x)[0]
-
-
-GRU = nn.GRU(4, 3)
-
-RECURRENT = [
-    *(
-        OpCase(f"{name}{ending}", Encoder(rnn), [(2, 5, 4)], dynamic=dynamic,
-               raises=rf"torch.nn.{kind}: .*test_control_flow.py:\d+ in Encoder.*module 'rnn'")
-        for ending, dynamic in (("", []), ("-dynamic", [{0: (1, 4), 1: (1, 8)}]))
-        for name, kind, rnn in (
-            ("gru", "GRU", GRU),
-            ("lstm", "LSTM", nn.LSTM(4, 3, 2, bidirectional=True, batch_first=True)),
-            ("rnn", "RNN", nn.RNN(4, 3)),
-            ("rnn-relu", "RNN", nn.RNN(4, 3, nonlinearity="relu")),
-        )
-    ),
-    OpCase("gru-state", lambda x, h: GRU(x, h)[0], [(2, 5, 4), (1, 5, 3)], raises="torch.nn.GRU"),
-    OpCase("gru-constant", lambda x: GRU(torch.ones(2, 5, 4))[0] + x, [(2, 5, 3)]),
-    OpCase("gru-cell", nn.GRUCell(4, 3), [(5, 4)]),
-    OpCase("gru-cell-state", nn.GRUCell(4, 3), [(5, 4), (5, 3)]),
-    OpCase("lstm-cell", nn.LSTMCell(4, 3), [(5, 4)]),
-    OpCase("rnn-cell", nn.RNNCell(4, 3), [(5, 4)]),
-]  # fmt: skip
-
 REFUSED = [
     OpCase(
         "while-loop",
@@ -204,11 +172,6 @@ def test_flex_attention(case: OpCase) -> None:
 
 @pytest.mark.parametrize("case", ids(TRANSFORMS))
 def test_transforms(case: OpCase) -> None:
-    run_case(case)
-
-
-@pytest.mark.parametrize("case", ids(RECURRENT))
-def test_recurrent_layers(case: OpCase) -> None:
     run_case(case)
 
 
