@@ -51,3 +51,5 @@ def test_the_list_of_operators_is_fresh() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
+    page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in (*registry._own, *registry._formulas))
