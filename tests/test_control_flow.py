@@ -139,23 +139,83 @@ TRANSFORMS = [
 
 COUNT = torch.tensor(0)
 
-REFUSED = [
+
+def counted(x: torch.Tensor) -> Any:
+    start = torch.zeros((), dtype=torch.int64)
+    return while_loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 1, x.sin() * 2), (start, x))
+
+
+def trees(x: torch.Tensor) -> Any:
+    def step(carry: Any, row: Any) -> Any:
+        return {"sum": carry["sum"] + row["x"]}, (carry["sum"].sin(), row["x"] * 2)
+
+    carry, (sines, doubles) = scan(step, {"sum": x[0].clone()}, {"x": x})
+    return carry["sum"], sines, doubles
+
+
+def affine(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+# Of fixed length, so they are unrolled.
+LOOPS = [
     OpCase(
         "while-loop",
-        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (COUNT, x)),
-        [(3, 4)], raises="torch.while_loop has no converter yet",
+        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (COUNT, x))[1],
+        [(3, 4)], layers=4,
+    ),
+    OpCase("while-loop-all", counted, [(3, 4)]),
+    OpCase(
+        "while-loop-never",
+        lambda x: while_loop(lambda i, x: i < 0, lambda i, x: (i + 1, x * 2), (COUNT, x.sin()))[1],
+        [(3, 4)],
     ),
     OpCase(
-        "scan", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
-        raises="torch.scan has no converter yet",
+        "while-loop-dynamic",
+        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x.sin()), (COUNT, x))[1],
+        [(3, 4)], dynamic=[{0: (1, 8)}], shapes=[(5, 4)],
+    ),
+    OpCase("scan", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)]),
+    OpCase(
+        "scan-reverse",
+        lambda x: scan(lambda c, y: (c + y, c * y), x[:, 0].clone(), x, dim=1, reverse=True),
+        [(3, 4)],
+    ),
+    OpCase("scan-trees", trees, [(3, 4)]),
+    OpCase(
+        "scan-dynamic", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
+        dynamic=[{1: (1, 8)}], shapes=[(3, 6)],
+    ),
+    OpCase("associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(3, 4)]),
+    OpCase(
+        "associative-scan-pairs",
+        lambda x: associative_scan(affine, (x, x.sin()), 1, True, "generic"), [(3, 4)],
     ),
     OpCase(
-        "associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(3, 4)],
-        raises="torch.associative_scan has no converter yet",
+        "associative-scan-dict",
+        lambda x: associative_scan(lambda a, b: {"x": a["x"] * b["x"]}, {"x": x}, 0)["x"],
+        [(3, 4)],
     ),
     OpCase(
-        "map", lambda x: torch._higher_order_ops.map(torch.sin, x), [(3, 4)],
-        raises="torch.map has no converter yet",
+        "associative-scan-one", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(1, 4)],
+    ),
+    OpCase("map", lambda x: torch._higher_order_ops.map(torch.sin, x), [(3, 4)]),
+    OpCase(
+        "map-pairs", lambda x: torch._higher_order_ops.map(lambda r: (r.sin(), r.sum()), x),
+        [(3, 4)],
+    ),
+]  # fmt: skip
+
+REFUSED = [
+    OpCase(
+        "while-loop-of-data",
+        lambda x: while_loop(lambda x: x.sum() < 3, lambda x: (x * 2,), (x,)), [(3, 4)],
+        raises="how often it runs depends on the input",
+    ),
+    OpCase(
+        "scan-of-dynamic-length",
+        lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
+        dynamic=[{0: (1, 8)}], raises="became a plain number",
     ),
 ]  # fmt: skip
 
@@ -172,6 +232,11 @@ def test_flex_attention(case: OpCase) -> None:
 
 @pytest.mark.parametrize("case", ids(TRANSFORMS))
 def test_transforms(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.parametrize("case", ids(LOOPS))
+def test_loops_of_fixed_length(case: OpCase) -> None:
     run_case(case)
 
 

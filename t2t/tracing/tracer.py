@@ -202,8 +202,11 @@ class Tracer(Mutations):
             return operator(*args, **kwargs)
         if name not in HIGHER_ORDER:
             raise self.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
-        with self.dispatch_mode:
-            return HIGHER_ORDER[name](*args, **kwargs)
+        try:
+            with self.dispatch_mode:
+                return HIGHER_ORDER[name](*args, **kwargs)
+        except UnsupportedOperatorError as error:
+            raise (error if error.located else self.located(error)) from None
 
     def _check_kinds(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
         """Raise where an argument or result is none that a network can have."""
