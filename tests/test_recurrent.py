@@ -252,6 +252,24 @@ def call(owner: Any, name: str, kind: str, **options: Any) -> Callable[..., Any]
     return called
 
 
+class Kept(nn.Module):
+    """Calls torch.lstm as it was before anything was patched, as an exported LSTM does."""
+
+    lstm = staticmethod(torch.lstm)
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.rnn = make("lstm", **options)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rnn = self.rnn
+        count = rnn.num_layers * (2 if rnn.bidirectional else 1)
+        batch = x.shape[0 if rnn.batch_first else 1]
+        h = torch.zeros(count, batch, STATE)
+        last = (rnn.bias, rnn.num_layers, 0.0, False, rnn.bidirectional, rnn.batch_first)
+        return Kept.lstm(x, (h, h), list(rnn.parameters()), *last)
+
+
 def inputs(kind: str, layers: int = 1) -> list[tuple[int, ...]]:
     return [(SIZE, 2, INPUT), *states(kind, layers, 2, STATE)]
 
@@ -284,6 +302,14 @@ FUNCTIONS = [
     # The output lies in memory with the steps first.
     OpCase("view-behind", lambda x: BATCH_FIRST(x)[0].transpose(0, 1).view(-1, 2 * STATE),
            [(2, SIZE, INPUT)], dynamic=[{0: (1, 4), 1: (1, 9)}], shapes=[(3, 7, INPUT)]),
+    # Without its name, the function arrives as its operators, layer by layer.
+    *(
+        OpCase(f"kept-{name}", Kept(LAYERS[name]), [(SIZE, 2, INPUT)])
+        for name in ("one", "all", "all-no-bias")
+    ),
+    OpCase("kept-dynamic", Kept(ALL), [(SIZE, 2, INPUT)], dynamic=DYNAMIC,
+           shapes=[(7, 3, INPUT)]),
+    OpCase("kept-fp16", Kept(ALL), [(SIZE, 2, INPUT)], policy=FP16, atol=2e-3, reason=HALF),
     OpCase("gru-cell", nn.GRUCell(4, 3), [(5, 4)]),
     OpCase("gru-cell-state", nn.GRUCell(4, 3), [(5, 4), (5, 3)]),
     OpCase("lstm-cell", nn.LSTMCell(4, 3), [(5, 4)]),

@@ -16,12 +16,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from t2t.errors import UnsupportedArgumentError
+from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
 from t2t.sizes import static_size
 
-__all__ = ["PACKED", "gru", "lstm", "pack_padded_sequence", "rnn_relu", "rnn_tanh"]
+__all__ = [
+    "PACKED",
+    "gru",
+    "lstm",
+    "mkldnn_rnn_layer",
+    "pack_padded_sequence",
+    "rnn_relu",
+    "rnn_tanh",
+]
 
 Tensors = Sequence[torch.Tensor]
 Results = tuple[NetworkTensor | None, ...]
@@ -79,6 +87,8 @@ class _Weights(NamedTuple):
             if start + len(names) <= len(params)
         ]
 
+
+_MKLDNN_LSTM = 2
 
 _Step = Callable[[Network, NetworkTensor, NetworkTensor, list[NetworkTensor]], list[NetworkTensor]]
 """What one step computes: of the gates by the input, those by the hidden state (N, gates * H) and
@@ -187,23 +197,8 @@ def lstm(
     D is 2 where bidirectional, else 1; R is H where there is no projection. With ``batch_first`` N
     stands before L in input and output.
     """
-    size = hx[1].shape[-1]
-
-    def step(
-        net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
-    ) -> list[NetworkTensor]:
-        gates = net.add_elementwise(x, h, "SUM")
-        kinds = ("SIGMOID", "SIGMOID", "TANH", "SIGMOID")
-        i, f, g, o = (
-            net.add_activation(net.narrow(gates, 1, index * size, size), kind)
-            for index, kind in enumerate(kinds)
-        )
-        kept, new = net.add_elementwise(f, states[1], "PROD"), net.add_elementwise(i, g, "PROD")
-        cell = net.add_elementwise(kept, new, "SUM")
-        return [net.add_elementwise(o, net.add_activation(cell, "TANH"), "PROD"), cell]
-
     given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _layers(net, input, hx, params, given, step)
+    return _layers(net, input, hx, params, given, _long_short(hx[1].shape[-1]))
 
 
 @converter("torch._VF.gru", "torch.gru", precision="compute", meta=_meta(torch._VF.gru, gates=3))
@@ -285,6 +280,25 @@ def rnn_relu(
     return _layers(net, input, [hx], params, given, _simple("RELU"))
 
 
+def _long_short(size: Any) -> _Step:
+    """Return what a step of an LSTM with cells of this size computes."""
+
+    def step(
+        net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
+    ) -> list[NetworkTensor]:
+        gates = net.add_elementwise(x, h, "SUM")
+        kinds = ("SIGMOID", "SIGMOID", "TANH", "SIGMOID")
+        i, f, g, o = (
+            net.add_activation(net.narrow(gates, 1, index * size, size), kind)
+            for index, kind in enumerate(kinds)
+        )
+        kept, new = net.add_elementwise(f, states[1], "PROD"), net.add_elementwise(i, g, "PROD")
+        cell = net.add_elementwise(kept, new, "SUM")
+        return [net.add_elementwise(o, net.add_activation(cell, "TANH"), "PROD"), cell]
+
+    return step
+
+
 def _simple(activation: str) -> _Step:
     def step(
         net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
@@ -293,6 +307,49 @@ def _simple(activation: str) -> _Step:
         return [net.add_activation(net.add_elementwise(x, h, "SUM"), activation)]
 
     return step
+
+
+@converter("aten::mkldnn_rnn_layer", precision="compute")
+def mkldnn_rnn_layer(
+    net: Network,
+    input: torch.Tensor,
+    weight0: torch.Tensor,
+    weight1: torch.Tensor,
+    weight2: torch.Tensor,
+    weight3: torch.Tensor,
+    hx_: torch.Tensor,
+    cx_: torch.Tensor,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> Results:
+    """Convert one direction of one LSTM layer, as a torch.lstm kept from before or exported calls.
+
+    (L, N, in) and states ([1,] N, H) to (L, N, H) and both last states; the workspace that comes
+    with them is for training.
+    """
+    # Steps come first whatever the module's arguments were, which stand here too.
+    del batch_sizes, num_layers, bidirectional, batch_first, train
+    require("mode", mode, _MKLDNN_LSTM, "PyTorch calls this for LSTMs only")
+    loop = net.add_loop(input.shape[0])
+    biases = (weight2, weight3) if has_biases else ()
+    gates = loop.add_iterator(_product(net, input, weight0, *biases), 0, reverse)
+    before = [loop.add_recurrence(net.reshape(_float32(net, x), x.shape[-2:])) for x in (hx_, cx_)]
+    after = _long_short(hidden_size)(net, gates, _product(net, before[0], weight1), before)
+    for old, new in zip(before, after, strict=True):
+        loop.set_next(old, new)
+    output = loop.concatenate(after[0], 0, reverse)
+    last = [
+        net.reshape(loop.last_value(old), x.shape)
+        for old, x in zip(before, (hx_, cx_), strict=True)
+    ]
+    return (output, *last, None)
 
 
 def _packed(*args: Any, **kwargs: Any) -> Any:
