@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [conversion dynamic memory execution command_line]``.
+"""Run the benchmarks: ``python -m benchmarks [conversion recurrent memory command_line ...]``.
 
 Without names it runs all of them and writes docs/benchmarks.md. The exit status is 1 when a figure
 is not what it should be.
@@ -14,13 +14,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import command_line, conversion, dynamic, execution, memory
+from benchmarks import command_line, conversion, dynamic, execution, memory, recurrent
 from benchmarks.measure import Figures, machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 FAMILIES: dict[str, Callable[[], list[Figures]]] = {
     "conversion": conversion.figures,
     "dynamic": dynamic.figures,
+    "recurrent": recurrent.figures,
     "memory": memory.figures,
     "execution": execution.figures,
     "command_line": command_line.figures,

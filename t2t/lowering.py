@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from t2t import backend
 from t2t.building import create_builder
+from t2t.converters.recurrent import PACKED
 from t2t.dtypes import is_supported
 from t2t.errors import ConversionError, ShapeWarning, UnsupportedArgumentError
 from t2t.io import (
@@ -28,6 +30,7 @@ from t2t.io import (
     classes_of,
     flatten,
     leaf_paths,
+    tree_leaves,
 )
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
@@ -377,6 +380,10 @@ def _flat_call(
     """Take the arguments of a call apart, each under its parameter's name in errors."""
     names = [*parameters[: len(args)], *range(len(parameters), len(args))]
     call = {**dict(zip(names, args, strict=True)), **kwargs}
+    for name, argument in call.items():
+        leaves = tree_leaves(argument, (torch.Tensor, PackedSequence))
+        if any(isinstance(x, PackedSequence) for x in leaves):
+            raise UnsupportedArgumentError(f"inputs[{name!r}] is {PACKED}")
     tensors, structure = flatten(call, name="inputs")
     for path, leaf in leaf_paths(structure, "inputs").items():
         if leaf["kind"] == "tensor":
@@ -457,11 +464,7 @@ def _given_names(what: str, given: Sequence[str] | None, names: list[str]) -> li
 @contextmanager
 def _without_dropout(module: Any, ignore: bool) -> Iterator[None]:
     modules = module.modules() if isinstance(module, torch.nn.Module) else ()
-    active = [
-        m
-        for m in modules
-        if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.training and m.p > 0
-    ]
+    active = [m for m in modules if m.training and _drops(m)]
     if active and not ignore:
         raise ConversionError(
             f"the module is in training mode and its {type(active[0]).__name__} is active: call "
@@ -474,3 +477,10 @@ def _without_dropout(module: Any, ignore: bool) -> Iterator[None]:
     finally:
         for m in active:
             m.training = True
+
+
+def _drops(m: torch.nn.Module) -> bool:
+    """Say whether a module drops elements in training mode."""
+    if isinstance(m, torch.nn.RNNBase):
+        return m.dropout > 0 and m.num_layers > 1
+    return isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0

@@ -140,54 +140,82 @@ TRANSFORMS = [
 COUNT = torch.tensor(0)
 
 
-class Encoder(nn.Module):
-    def __init__(self, rnn: nn.Module) -> None:
-        super().__init__()
-        self.rnn = rnn
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.rnn(x)[0]
+def counted(x: torch.Tensor) -> Any:
+    start = torch.zeros((), dtype=torch.int64)
+    return while_loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 1, x.sin() * 2), (start, x))
 
 
-GRU = nn.GRU(4, 3)
+def trees(x: torch.Tensor) -> Any:
+    def step(carry: Any, row: Any) -> Any:
+        return {"sum": carry["sum"] + row["x"]}, (carry["sum"].sin(), row["x"] * 2)
 
-RECURRENT = [
-    *(
-        OpCase(f"{name}{ending}", Encoder(rnn), [(2, 5, 4)], dynamic=dynamic,
-               raises=rf"torch.nn.{kind}: .*test_control_flow.py:\d+ in Encoder.*module 'rnn'")
-        for ending, dynamic in (("", []), ("-dynamic", [{0: (1, 4), 1: (1, 8)}]))
-        for name, kind, rnn in (
-            ("gru", "GRU", GRU),
-            ("lstm", "LSTM", nn.LSTM(4, 3, 2, bidirectional=True, batch_first=True)),
-            ("rnn", "RNN", nn.RNN(4, 3)),
-            ("rnn-relu", "RNN", nn.RNN(4, 3, nonlinearity="relu")),
-        )
+    carry, (sines, doubles) = scan(step, {"sum": x[0].clone()}, {"x": x})
+    return carry["sum"], sines, doubles
+
+
+def affine(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+# Of fixed length, so they are unrolled.
+LOOPS = [
+    OpCase(
+        "while-loop",
+        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (COUNT, x))[1],
+        [(3, 4)], layers=4,
     ),
-    OpCase("gru-state", lambda x, h: GRU(x, h)[0], [(2, 5, 4), (1, 5, 3)], raises="torch.nn.GRU"),
-    OpCase("gru-constant", lambda x: GRU(torch.ones(2, 5, 4))[0] + x, [(2, 5, 3)]),
-    OpCase("gru-cell", nn.GRUCell(4, 3), [(5, 4)]),
-    OpCase("gru-cell-state", nn.GRUCell(4, 3), [(5, 4), (5, 3)]),
-    OpCase("lstm-cell", nn.LSTMCell(4, 3), [(5, 4)]),
-    OpCase("rnn-cell", nn.RNNCell(4, 3), [(5, 4)]),
+    OpCase("while-loop-all", counted, [(3, 4)]),
+    OpCase(
+        "while-loop-never",
+        lambda x: while_loop(lambda i, x: i < 0, lambda i, x: (i + 1, x * 2), (COUNT, x.sin()))[1],
+        [(3, 4)],
+    ),
+    OpCase(
+        "while-loop-dynamic",
+        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x.sin()), (COUNT, x))[1],
+        [(3, 4)], dynamic=[{0: (1, 8)}], shapes=[(5, 4)],
+    ),
+    OpCase("scan", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)]),
+    OpCase(
+        "scan-reverse",
+        lambda x: scan(lambda c, y: (c + y, c * y), x[:, 0].clone(), x, dim=1, reverse=True),
+        [(3, 4)],
+    ),
+    OpCase("scan-trees", trees, [(3, 4)]),
+    OpCase(
+        "scan-dynamic", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
+        dynamic=[{1: (1, 8)}], shapes=[(3, 6)],
+    ),
+    OpCase("associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(3, 4)]),
+    OpCase(
+        "associative-scan-pairs",
+        lambda x: associative_scan(affine, (x, x.sin()), 1, True, "generic"), [(3, 4)],
+    ),
+    OpCase(
+        "associative-scan-dict",
+        lambda x: associative_scan(lambda a, b: {"x": a["x"] * b["x"]}, {"x": x}, 0)["x"],
+        [(3, 4)],
+    ),
+    OpCase(
+        "associative-scan-one", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(1, 4)],
+    ),
+    OpCase("map", lambda x: torch._higher_order_ops.map(torch.sin, x), [(3, 4)]),
+    OpCase(
+        "map-pairs", lambda x: torch._higher_order_ops.map(lambda r: (r.sin(), r.sum()), x),
+        [(3, 4)],
+    ),
 ]  # fmt: skip
 
 REFUSED = [
     OpCase(
-        "while-loop",
-        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (COUNT, x)),
-        [(3, 4)], raises="torch.while_loop has no converter yet",
+        "while-loop-of-data",
+        lambda x: while_loop(lambda x: x.sum() < 3, lambda x: (x * 2,), (x,)), [(3, 4)],
+        raises="how often it runs depends on the input",
     ),
     OpCase(
-        "scan", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
-        raises="torch.scan has no converter yet",
-    ),
-    OpCase(
-        "associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(3, 4)],
-        raises="torch.associative_scan has no converter yet",
-    ),
-    OpCase(
-        "map", lambda x: torch._higher_order_ops.map(torch.sin, x), [(3, 4)],
-        raises="torch.map has no converter yet",
+        "scan-of-dynamic-length",
+        lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
+        dynamic=[{0: (1, 8)}], raises="became a plain number",
     ),
 ]  # fmt: skip
 
@@ -207,8 +235,8 @@ def test_transforms(case: OpCase) -> None:
     run_case(case)
 
 
-@pytest.mark.parametrize("case", ids(RECURRENT))
-def test_recurrent_layers(case: OpCase) -> None:
+@pytest.mark.parametrize("case", ids(LOOPS))
+def test_loops_of_fixed_length(case: OpCase) -> None:
     run_case(case)
 
 

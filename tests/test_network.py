@@ -151,3 +151,45 @@ def test_outputs_keep_their_dtype_under_fp16() -> None:
         made.net.finish(product, operation.output)
     out = made.net.mark_output(operation.output, "y")
     assert out.dtype == trt.DataType.FLOAT
+
+
+def test_a_loop_runs_its_body_and_collects_what_it_makes(made: Made) -> None:
+    net = made.net
+    with net.operation(Operation("f", output=X)):
+        loop = net.add_loop(3)
+        rows = loop.add_iterator(made.x, axis=1, reverse=True)
+        total = loop.add_recurrence(torch.ones(2, 4))
+        after = net.add_elementwise(total, rows, "SUM")
+        loop.set_next(total, after)
+        stacked = loop.concatenate(after, axis=2, reverse=True)
+        last = net.unsqueeze(loop.last_value(total), [2])
+        result = net.add_concatenation([stacked, last], 2)
+    sums = 1 + X.flip(1).cumsum(1)
+    expected = torch.cat([sums.flip(1), sums[:, -1:]], 1).transpose(1, 2)
+    torch.testing.assert_close(made.run(result), expected)
+    assert build(net.raw, builder=made.builder, progress=False)
+    assert {"f/trip_limit", "f/iterator", "f/recurrence", "f/loop_output"} <= {*made.names()}
+
+
+def test_a_loop_in_a_loop(made: Made) -> None:
+    net = made.net
+    with net.operation(Operation("f", output=X)):
+        outer = net.add_loop(2)
+        matrix = outer.add_iterator(made.x)
+        product = outer.add_recurrence(torch.ones(4))
+        inner = net.add_loop(3)
+        row = inner.add_iterator(matrix)
+        part = inner.add_recurrence(product)
+        inner.set_next(part, net.add_elementwise(part, row, "PROD"))
+        outer.set_next(product, inner.last_value(part))
+        result = outer.last_value(product)
+    torch.testing.assert_close(made.run(result), X.flatten(0, 1).prod(0))
+    assert build(net.raw, builder=made.builder, progress=False)
+
+
+@pytest.mark.parametrize("next_value", [torch.ones(2, 4, dtype=torch.int32), torch.ones(2, 3)])
+def test_a_recurrence_keeps_its_type_and_shape(made: Made, next_value: torch.Tensor) -> None:
+    loop = made.net.add_loop(3)
+    total = loop.add_recurrence(torch.ones(2, 4))
+    with pytest.raises(ConversionError, match=r"begins as .*FLOAT \(2, 4\), but its next value is"):
+        loop.set_next(total, made.net.tensor(next_value))

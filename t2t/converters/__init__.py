@@ -36,6 +36,7 @@ FAMILIES = (
     "pooling",
     "powers",
     "quantiles",
+    "recurrent",
     "reduction",
     "resize",
     "sampling",

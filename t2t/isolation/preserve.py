@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
@@ -68,6 +69,8 @@ def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 class _WriteGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Saves the data of whatever an operator is about to write in place."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, memory: SavedMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._memory = memory
@@ -81,6 +84,9 @@ class _WriteGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         del types
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            # The functions that these take write to nothing.
+            return func(*args, **kwargs)
         for index, name in _written(func):
             given = args[index] if index < len(args) else kwargs.get(name)
             for x in given if isinstance(given, list | tuple) else [given]:

@@ -29,7 +29,14 @@ __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
 
 # The layer that computes has the operator's own name, in fp32 as in fp16.
-_SUFFIXES = {"add_constant": "/constant", "add_cast": "/cast"}
+_SUFFIXES = {
+    "add_constant": "/constant",
+    "add_cast": "/cast",
+    "add_trip_limit": "/trip_limit",
+    "add_iterator": "/iterator",
+    "add_recurrence": "/recurrence",
+    "add_loop_output": "/loop_output",
+}
 
 
 class NetworkCore:
@@ -110,15 +117,18 @@ class NetworkCore:
         TensorRT answers None for a layer it refuses and ignores some attributes, and says why only
         in its log; here both raise a ConversionError with that text.
         """
+        return self.add_to(self.raw, method, *args, **attributes)
+
+    def add_to(self, owner: Any, method: str, *args: Any, **attributes: Any) -> Any:
+        """Add a layer as `add` does, by a method of the network or of one of its loops."""
         backend.forget_errors()
         for dims in (*args, *attributes.values()):
             if isinstance(dims, tuple) and len(dims) > MAX_RANK:
                 raise UnsupportedArgumentError(RANK.format(rank=len(dims)))
-        if not hasattr(self.raw, method):
-            raise ConversionError(
-                f"{backend.name()} {backend.version()} has no INetworkDefinition.{method}"
-            )
-        layer = getattr(self.raw, method)(*args)
+        if not hasattr(owner, method):
+            kind = type(owner).__name__
+            raise ConversionError(f"{backend.name()} {backend.version()} has no {kind}.{method}")
+        layer = getattr(owner, method)(*args)
         if layer is None:
             raise ConversionError(f"TensorRT refuses {method}: {backend.error_text()}")
         layer.name = self.unique_name(self._operation.path + _SUFFIXES.get(method, ""))

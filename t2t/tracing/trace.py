@@ -23,7 +23,7 @@ from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.proofs import Range
 from t2t.tracing.casts import patch_casts
 from t2t.tracing.function_mode import FunctionMode
-from t2t.tracing.graph import Graph, map_tree, tree_leaves
+from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location, torch_location
 from t2t.tracing.padding import patch_encoder
@@ -57,14 +57,6 @@ UNSEEN_CONSTANT = (
     "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
     "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
     "torch functions in the thread that calls the model, or before, as a buffer"
-)
-
-
-_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
-
-_NO_LOOPS = (
-    "torch.nn.{name}: recurrent layers have no converter yet (unrolled, every step would be layers "
-    "of its own); run this layer in PyTorch, or write a loop of fixed length over nn.{name}Cell"
 )
 
 
@@ -258,9 +250,6 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
-    for function, layer in _RECURRENT.items():
-        for owner in (torch, torch._VF):
-            patch(stack, owner, function, functools.partial(_refuse_recurrent, tracer, layer))
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
@@ -288,17 +277,6 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
             tracer.scopes.pop()
 
     return __call__
-
-
-def _refuse_recurrent(tracer: Tracer, name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def recurrent(*args: Any, **kwargs: Any) -> Any:
-        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
-        if tracer.is_active() and any(tracer.is_traced(x) for x in tensors):
-            raise tracer.located(UnsupportedOperatorError(_NO_LOOPS.format(name=name)))
-        return original(*args, **kwargs)
-
-    return recurrent
 
 
 def _note_made(tracer: Tracer, original: Any) -> Any:

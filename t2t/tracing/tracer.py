@@ -91,6 +91,11 @@ class Tracer(Mutations):
             return original(*args, **kwargs)
         try:
             return self._record_function(name, converter, original, args, kwargs, traced)
+        except UnsupportedArgumentError as error:
+            if error.located:
+                raise
+            # A rule for shapes that gives up.
+            raise self.located(type(error)(f"{self._origin(name)}: {error}")) from None
         except T2TError:
             raise
         except Exception as error:  # noqa: BLE001  PyTorch raises any
@@ -197,8 +202,11 @@ class Tracer(Mutations):
             return operator(*args, **kwargs)
         if name not in HIGHER_ORDER:
             raise self.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
-        with self.dispatch_mode:
-            return HIGHER_ORDER[name](*args, **kwargs)
+        try:
+            with self.dispatch_mode:
+                return HIGHER_ORDER[name](*args, **kwargs)
+        except UnsupportedOperatorError as error:
+            raise (error if error.located else self.located(error)) from None
 
     def _check_kinds(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
         """Raise where an argument or result is none that a network can have."""

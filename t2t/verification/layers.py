@@ -248,15 +248,19 @@ def _named(
 def _precisions(program: Program) -> dict[str, str]:
     """Return the lowest type that each layer, or one before it, computes in."""
     of_tensor: dict[str | None, int] = {}
-    found = {}
-    for layer in program.layers:
-        own = [
-            _ORDER.index("8 bits or less" if kind in _NARROWEST else _NARROW.get(kind, "fp32"))
-            for kind in layer.types
-        ]
-        lowest = max([0, *own, *(of_tensor.get(name, 0) for name in layer.inputs)])
-        of_tensor.update(dict.fromkeys(layer.outputs, lowest))
-        found[layer.name] = _ORDER[lowest]
+    found: dict[str, str] = {}
+    before = None
+    # A loop's first layers come after its last ones, too.
+    while found != before:
+        before = dict(found)
+        for layer in program.layers:
+            own = [
+                _ORDER.index("8 bits or less" if kind in _NARROWEST else _NARROW.get(kind, "fp32"))
+                for kind in layer.types
+            ]
+            lowest = max([0, *own, *(of_tensor.get(name, 0) for name in layer.inputs)])
+            of_tensor.update(dict.fromkeys(layer.outputs, lowest))
+            found[layer.name] = _ORDER[lowest]
     return found
 
 
