@@ -36,6 +36,7 @@ FAMILIES = (
     "pooling",
     "powers",
     "quantiles",
+    "quantization",
     "reduction",
     "resize",
     "sampling",

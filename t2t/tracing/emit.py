@@ -22,6 +22,7 @@ from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 from t2t.tracing.mistakes import is_refused, mistake
 from t2t.tracing.operands import describe_precision
+from t2t.tracing.quantizing import with_rounded_weights
 
 __all__ = ["describe", "emit", "gaps"]
 
@@ -106,6 +107,11 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
         if net.policy.low is not None:
             precision = describe_precision(call, precision, operation, net)
         with net.operation(operation, precision):
+            rounded = with_rounded_weights(call, net)
+            if rounded:
+                args, kwargs = map_tree(
+                    lambda x: rounded.get(id(x), _tensor(x)), (call.args, call.kwargs)
+                )
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except (UnsupportedArgumentError, UnsupportedOperatorError) as error:
