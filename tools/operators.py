@@ -6,6 +6,7 @@ python tools/operators.py --check  exits with 1 where it is out of date
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from collections import defaultdict
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from t2t import registry
+
+# Fills the registry.
+importlib.import_module("t2t.lowering")
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 HEAD = """# Operators
