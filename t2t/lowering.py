@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
 from t2t.precision import Policy
+from t2t.quantization.plan import Plan, Wanted, planned
+from t2t.quantization.scales import Quantization
 from t2t.sizes import expression, static_size
 from t2t.sizes.declared import Declared, InputShape, declare
 from t2t.sizes.expressions import symbols_of
@@ -58,12 +60,14 @@ class Conversion:
         builder: the builder that made it; the network lives no longer than this.
         signature: names, dtypes, shapes and structure of inputs and outputs.
         graph: the trace that it comes from.
+        quantization: what calibration or ``weights`` has made of its products.
     """
 
     network: Network
     builder: Any
     signature: Signature
     graph: Graph
+    quantization: Quantization = field(default_factory=Quantization)
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -96,10 +100,11 @@ def to_network(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
+    quantize: Wanted | None = None,
 ) -> Conversion:
     """Convert a module to a finished TensorRT network, without building it.
 
-    Takes and raises what `convert` does.
+    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
     """
     check_module(module)
     # First, so that a missing TensorRT is said at once.
@@ -124,7 +129,8 @@ def to_network(
     if not values:
         raise ConversionError("the module returns no tensor")
     wanted = _output_names(structure, len(values), output_names)
-    emit(graph, network, example.names, values)
+    plan = Plan() if quantize is None else planned(graph, values, quantize)
+    emit(graph, network, example.names, values, plan.roundings)
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
@@ -145,7 +151,7 @@ def to_network(
         traced.profiles() if len(example.declared.profiles) > 1 else (),
         notes,
     )
-    return Conversion(network, builder, signature, graph)
+    return Conversion(network, builder, signature, graph, plan.quantization)
 
 
 def missing_operators(

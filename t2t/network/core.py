@@ -29,7 +29,12 @@ __all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
 
 
 # The layer that computes has the operator's own name, in fp32 as in fp16.
-_SUFFIXES = {"add_constant": "/constant", "add_cast": "/cast"}
+_SUFFIXES = {
+    "add_constant": "/constant",
+    "add_cast": "/cast",
+    "add_quantize": "/quantize",
+    "add_dequantize": "/dequantize",
+}
 
 
 class NetworkCore:

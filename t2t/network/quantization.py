@@ -61,13 +61,26 @@ class Quantization(NetworkCore):
             self._shared[key] = self._unranked(self.result(layer), x)
         return self._shared[key]
 
-    def quantized_constant(self, x: torch.Tensor) -> NetworkTensor:
-        """Add a constant of int8 or float8 numbers, which only `add_dequantize` may read."""
+    def quantized_constant(self, x: torch.Tensor, four_bits: bool = False) -> NetworkTensor:
+        """Add a constant of int8 or float8 numbers, which only `add_dequantize` may read.
+
+        Args:
+            x: the numbers.
+            four_bits: store int8 numbers from -8 to 7 in four bits each.
+        """
         data = x.detach().cpu().contiguous()
         self._alive.append(data)
-        given: Any = data.numpy() if data.dtype == torch.int8 else _weights(data)
+        given: Any
+        if four_bits:
+            packed = _packed(data)
+            self._alive.append(packed)
+            given = trt.Weights(trt.DataType.INT4, packed.data_ptr(), data.numel())
+        elif data.dtype == torch.int8:
+            given = data.numpy()
+        else:
+            given = trt.Weights(to_trt(data.dtype), data.data_ptr(), data.numel())
         layer = self.add("add_constant", tuple(data.shape), given)
-        if data.dtype != torch.int8:
+        if isinstance(given, trt.Weights):
             self.weights[layer.name] = data
         return self.result(layer)
 
@@ -86,5 +99,8 @@ class Quantization(NetworkCore):
         return self._shared[key]
 
 
-def _weights(x: torch.Tensor) -> Any:
-    return trt.Weights(to_trt(x.dtype), x.data_ptr(), x.numel())
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    """Return numbers of four bits two in a byte, the first one in the lower half."""
+    flat = x.flatten()
+    padded = torch.nn.functional.pad(flat, (0, flat.numel() % 2)).to(torch.int16) & 0xF
+    return (padded[0::2] | (padded[1::2] << 4)).to(torch.uint8)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from t2t.network import Network
+from t2t.precision import Kind
+from t2t.rounding import Rounding, spread
 from t2t.tracing.graph import Call, Value
 from t2t.tracing.observers import Steps
 
-__all__ = ["PRODUCTS", "Operands", "operands_of", "with_rounded_weights"]
+__all__ = ["ADDITION", "PRODUCTS", "Operands", "operands_of", "takes_layers", "with_rounded"]
+
+ADDITION = "aten::add.Tensor"
+"""Adds two tensors, as a residual block does."""
 
 
 class Operands(NamedTuple):
@@ -61,28 +66,66 @@ def _argument(call: Call, position: int, name: str) -> Any:
     return call.args[position] if position < len(call.args) else call.kwargs.get(name)
 
 
-def with_rounded_weights(call: Call, net: Network) -> dict[int, torch.Tensor]:
-    """Return what takes the place of weights that the model itself has rounded, by the value's id.
+def with_rounded(
+    call: Call, net: Network, roundings: Mapping[tuple[int, int], Rounding]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, in which quantized operands are replaced.
 
-    Their integers and scales become layers, so that TensorRT sees what it may compute with. The
-    numbers are the same to the bit.
+    Args:
+        call: the call.
+        net: the network, to which the layers that quantize are added.
+        roundings: how operands are rounded, by the id of the call and the operand's place.
     """
+    args, kwargs = list(call.args), dict(call.kwargs)
+    for place, (position, name) in enumerate(_places(call)):
+        value = _argument(call, position, name)
+        rounding = roundings.get((id(call), place))
+        replaced = None
+        if rounding is not None:
+            replaced = _rounded(net, value, rounding)
+        elif place == 1 and isinstance(value, Value) and value.steps and takes_layers(call):
+            # Weights that the model itself has rounded. Their integers and scales become layers, so
+            # that TensorRT sees what it may compute with; the numbers are the same to the bit.
+            integers = _integers(value.tensor, value.steps)
+            if integers is not None:
+                replaced = _bound(net, value.tensor, integers, *value.steps)
+        if replaced is None:
+            continue
+        if position < len(args):
+            args[position] = replaced
+        else:
+            kwargs[name] = replaced
+    return tuple(args), kwargs
+
+
+def _places(call: Call) -> Sequence[tuple[int, str]]:
+    if call.name == ADDITION:
+        return ((0, "self"), (1, "other"))
+    found = PRODUCTS.get(call.name)
+    return () if found is None else found.places
+
+
+def _rounded(net: Network, value: Value, rounding: Rounding) -> torch.Tensor:
+    """Return a tensor that stands for an operand after its rounding."""
+    x = value.tensor
+    if rounding.scale is None:
+        scales = rounding.scales(x).cpu()
+        rounded = rounding.rounded(x, scales.to(x.device))
+        return _bound(net, x, rounded, scales, rounding.axis, rounding.bits == "int4")
+    scales = torch.tensor(rounding.scale, dtype=torch.float32)
+    dtype = torch.int8 if rounding.bits == "int8" else torch.float8_e4m3fn
+    kind = net.kind(x)
+    with net.precision("sensitive"):
+        y = net.add_dequantize(net.add_quantize(x, scales, dtype), scales)
+    stand_in = x.detach()
+    net.bind(stand_in, y, Kind.FLOAT if kind is None else kind)
+    return stand_in
+
+
+def takes_layers(call: Call) -> bool:
+    """Say whether a product's converter takes weights that are no constants."""
     found = operands_of(call)
-    if found is None:
-        return {}
-    kind, (_, weight) = found
-    known = isinstance(weight, Value) and weight.call is None and weight.steps is not None
-    if not known or not _takes_layers(call, kind):
-        return {}
-    integers = _integers(weight.tensor, weight.steps)
-    return (
-        {} if integers is None else {id(weight): _bound(net, weight.tensor, integers, weight.steps)}
-    )
-
-
-def _takes_layers(call: Call, kind: str) -> bool:
-    """Say whether a converter takes a kernel that is no constant."""
-    if kind != "conv_transpose":
+    if found is None or found[0] != "conv_transpose":
         return True
     stride, dilation = _argument(call, 3, "stride"), _argument(call, 7, "dilation")
     if call.name == "aten::convolution":
@@ -95,13 +138,6 @@ def _exceeds_one(sizes: Any) -> bool:
     return any(size != 1 for size in given)
 
 
-def spread(scale: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
-    """Return scales in a shape that broadcasts to a tensor of so many dimensions."""
-    if axis is None:
-        return scale.reshape(())
-    return scale.reshape([-1 if dim == axis % rank else 1 for dim in range(rank)])
-
-
 def _integers(x: torch.Tensor, steps: Steps) -> torch.Tensor | None:
     """Return the integers of which a constant is a multiple; None where it is not exactly that."""
     data = x.detach().cpu()
@@ -109,17 +145,23 @@ def _integers(x: torch.Tensor, steps: Steps) -> torch.Tensor | None:
     if data.dtype != torch.float32 or not bool((scale > 0).all() and data.isfinite().all()):
         return None
     integers = (data / scale).round()
-    same = torch.equal(integers * scale, data) and bool((integers.abs() <= 128).all())
-    if not same or bool((integers == 128).any()):
-        return None
-    return integers.to(torch.int8)
+    fits = bool(((integers >= -128) & (integers <= 127)).all())
+    return integers.to(torch.int8) if fits and torch.equal(integers * scale, data) else None
 
 
-def _bound(net: Network, like: torch.Tensor, integers: torch.Tensor, steps: Steps) -> torch.Tensor:
-    """Return a tensor that stands for integers times their scale in the network."""
-    constant = net.quantized_constant(integers)
-    axis = None if steps.axis is None else steps.axis % integers.dim()
-    scale = steps.scale.reshape(()) if axis is None else steps.scale.reshape(-1)
+def _bound(
+    net: Network,
+    like: torch.Tensor,
+    rounded: torch.Tensor,
+    scale: torch.Tensor,
+    axis: int | None,
+    four_bits: bool = False,
+) -> torch.Tensor:
+    """Return a tensor that stands for constants of few bits times their scale in the network."""
+    constant = net.quantized_constant(rounded, four_bits)
+    along = None if axis is None else axis % rounded.dim()
+    if scale.dim() < 2:
+        scale = scale.reshape(()) if along is None else scale.reshape(-1)
     stand_in = like.detach()
-    net.bind(stand_in, net.add_dequantize(constant, scale, axis))
+    net.bind(stand_in, net.add_dequantize(constant, scale, along), Kind.WEIGHT)
     return stand_in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +15,15 @@ from t2t.examples import random_like
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import TRTModule, engine_required
+from t2t.quantization.simulation import fake_quantized
 from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
 
 __all__ = ["verify"]
 
 _RTOL = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 5e-2}
+# Sums in another order tip some numbers to the next step of int8; each is one in 127.
+_RTOL_ROUNDED = 1e-2
 
 
 def verify(
@@ -38,7 +42,11 @@ def verify(
 
     Random inputs are like the given ones: floats of their mean, deviation and range, integers of
     their range, booleans as often true. A module whose outputs got stuck passes one input; so
-    there are two. Neither the module, its buffers, its training flags nor the inputs change.
+    there are two. A module converted with int8 or fp8 is compared with the original as it computes
+    with rounded operands in PyTorch (`t2t.fake_quantized`), so that an error of the conversion is
+    not taken for one of rounding; how far it is from the original itself, the report says as
+    ``quantization_error``, which is yours to judge. Neither the module, its buffers, its training
+    flags nor the inputs change.
 
     Args:
         module: the original.
@@ -63,16 +71,21 @@ def verify(
         EngineError: if asked for, and the engine does not run.
     """
     given = arguments(inputs, kwargs)
+    quantization = module_trt.quantization if isinstance(module_trt, TRTModule) else None
+    rounded = fake_quantized(module, quantization) if quantization else None
     generator = torch.Generator().manual_seed(seed)
     default = _RTOL.get(getattr(module_trt, "precision", "fp32"), _RTOL["fp32"])
+    default = max(default, _RTOL_ROUNDED) if rounded is not None else default
     worst: dict[str, OutputReport] = {}
+    apart: dict[str, OutputReport] = {}
     problem = ""
     parts = _converted_parts(module_trt)
     earlier = [part.last_run for part in parts]
     for run in range(1 + random_inputs):
         call = given if run == 0 else _on_tensors(functools.partial(random_like, generator), given)
         with preserved(module):
-            expected = _call(module, call)
+            original = _call(module, call)
+            expected = original if rounded is None else _call(rounded, call)
         try:
             with _requiring(parts, require_engine):
                 got = _call(module_trt, call)
@@ -84,6 +97,8 @@ def verify(
         problem = measure(expected, got, rtol, default, worst)
         if problem:
             break
+        if rounded is not None:
+            measure(original, got, math.inf, math.inf, apart)
     ok = not problem and all(output.ok for output in worst.values())
     allowed = default if rtol is None else rtol
     ran_on = tuple(
@@ -91,7 +106,9 @@ def verify(
         for part, before in zip(parts, earlier, strict=True)
         if part.ran_on is not None and part.last_run is not before
     )
-    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on)
+    errors = [output.max_rel_error for output in apart.values()]
+    lost = None if rounded is None or not errors else max(errors)
+    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on, lost)
     if raise_on_error and not ok:
         raise VerificationError(str(report))
     return report
