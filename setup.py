@@ -8,6 +8,8 @@ from setuptools import find_packages, setup
 RTX = ["tensorrt-rtx-cu13>=1.5"]
 VISION = ["torchvision>=0.24", "pillow"]
 CHECKS = ["pytest>=8", "hypothesis", "mypy", "ruff"]
+# Its handwritten digits come with the package: a task that a network learns in seconds.
+LEARNING = ["scikit-learn"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
 ONNX = ["onnx", "onnxscript"]
 # requests and tqdm: facenet-pytorch needs them; it pins a torch of 2024, so make installs it
@@ -61,7 +63,7 @@ setup(
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
-        "test": [*CHECKS, *NOTEBOOK, *ONNX, *DEMO],
+        "test": [*CHECKS, *LEARNING, *NOTEBOOK, *ONNX, *DEMO],
         "sweep": SWEEP,
     },
 )

@@ -65,7 +65,7 @@ def calibrate(
         raise ConversionError(f"percentile={percentile}: it is above 50 and at most 100")
     observed: dict[str, list[_Histogram | None]] = {}
     ranks: dict[str, tuple[int, ...]] = {}
-    samples = 0
+    samples, first = 0, list[str]()
     console = Console(stderr=True)
     shown = console.is_terminal if progress is None else progress
     total = len(data) if isinstance(data, Sized) else None
@@ -75,8 +75,9 @@ def calibrate(
             keys: list[str] = []
             with preserved(module):
                 _observe(module, sample, observed, ranks, keys)
-            if samples and keys != list(observed):
-                raise ConversionError(_differs(samples, keys, list(observed)))
+            first = first or keys
+            if keys != first:
+                raise ConversionError(_differs(samples, keys, first))
             samples += 1
             bars.advance(task)
     if not samples:

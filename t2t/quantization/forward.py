@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.backends import mha
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
@@ -67,6 +68,9 @@ def seen_products(module: Any, handler: Handler) -> Iterator[None]:
             owner, attribute = registry.resolve(name)
             patch(stack, owner, attribute, functools.partial(watch.function, name))
         patch(stack, torch.nn.Module, "__call__", watch.scoped)
+        # Encoder layers would run as one operator, as they do not in a trace.
+        stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+        mha.set_fastpath_enabled(False)
         stack.enter_context(watch)
         yield
 

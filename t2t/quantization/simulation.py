@@ -12,7 +12,7 @@ from t2t.options import check_module
 from t2t.quantization.forward import seen_products
 from t2t.quantization.scales import Quantization
 
-__all__ = ["fake_quantized"]
+__all__ = ["FakeQuantized", "fake_quantized"]
 
 
 def fake_quantized(module: Callable[..., Any], quantization: Quantization) -> torch.nn.Module:
@@ -34,10 +34,12 @@ def fake_quantized(module: Callable[..., Any], quantization: Quantization) -> to
             "fake_quantized takes what a conversion has quantized (model_trt.quantization), not a "
             f"{type(quantization).__name__}"
         )
-    return _FakeQuantized(module, quantization)
+    return FakeQuantized(module, quantization)
 
 
-class _FakeQuantized(torch.nn.Module):
+class FakeQuantized(torch.nn.Module):
+    """Runs a module with rounded operands; made by `fake_quantized`."""
+
     def __init__(self, module: Callable[..., Any], quantization: Quantization) -> None:
         super().__init__()
         self.module = module
