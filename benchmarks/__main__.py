@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [conversion dynamic memory execution]``.
+"""Run the benchmarks: ``python -m benchmarks [conversion dynamic memory execution ...]``.
 
 Without names it runs all of them and writes docs/benchmarks.md. The exit status is 1 when a figure
 is not what it should be.
@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import conversion, dynamic, execution, memory
+from benchmarks import conversion, dynamic, execution, memory, quantization
 from benchmarks.measure import Figures, machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -23,6 +23,7 @@ FAMILIES: dict[str, Callable[[], list[Figures]]] = {
     "dynamic": dynamic.figures,
     "memory": memory.figures,
     "execution": execution.figures,
+    "quantization": quantization.figures,
 }
 
 

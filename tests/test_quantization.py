@@ -136,6 +136,10 @@ def channel_pair(axis: int, zeros: Any = ZEROS, low: int = -128, dtype: Any = to
     return function
 
 
+def double(x: torch.Tensor) -> torch.Tensor:
+    return q.quantize_per_channel(x, SCALES.double(), ZEROS, 0, -128, 127, torch.int8)
+
+
 INT8 = torch.arange(-128, 128, dtype=torch.int8)
 
 DECOMPOSED = [
@@ -161,6 +165,7 @@ DECOMPOSED = [
     row("pair-scale-0", pair(0.0), (2, 3), raises="positive and finite|division by zero"),
     row("channels-zero-points", channel_pair(0, ZEROS + 1), (3, 2), raises="zero_point=1"),
     row("uint8", channel_pair(0, ZEROS, 0, torch.uint8), (3, 2), raises="dtype=torch.uint8"),
+    row("double", lambda x: double(x), (3, 2), raises="scales of torch.float64"),
     row("out", lambda x: number(x, 0.1, out_dtype=torch.half), INT8, raises="torch.float16"),
 ]  # fmt: skip
 

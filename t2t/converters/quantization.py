@@ -218,8 +218,12 @@ class _Rounding:
         low = int(_constant(net, "quant_min", quant_min))
         high = int(_constant(net, "quant_max", quant_max))
         self.scale = _checked_scale(given if axis is not None else given.reshape(()))
-        # As PyTorch has it: of a number that is given in float64, the reciprocal is as well.
-        plain = self.scale if isinstance(scale, torch.Tensor) or not own else given.double()
+        if axis is not None and given.dtype != torch.float32:
+            raise UnsupportedArgumentError(
+                f"scales of {given.dtype}, with which PyTorch computes in that type; pass .float()"
+            )
+        # As PyTorch has it: `quantize_per_tensor` takes the reciprocal as a Python number.
+        plain = given.double() if own and axis is None else self.scale
         self.reciprocal = (1.0 / plain).to(torch.float32).reshape(self.scale.shape)
         shift = torch.unique(zeros)
         # (clamp(round(x / s) + z, low, high) - z) * s needs z for the bounds alone.

@@ -264,6 +264,8 @@ class TRTModule(torch.nn.Module):
             parts = [f"{engine.plan.numel() / 1e6:.1f} MB", details.get("precision")]
             parts += [f"{engine.origin}", f"for compute capability {gpus}" if gpus else ""]
             lines.append(f"engine: {', '.join(part for part in parts if part)}")
+        if quantization := self.quantization:
+            lines.append(f"quantized: {quantization.summary()}")
         if program is not None:
             lines.append(
                 f"program: {len(program.layers)} layers, run in PyTorch without the engine"

@@ -42,7 +42,7 @@ def calibrate(
         module: a module in eval mode (or a function of tensors).
         data: an iterable of inputs such as the module will see, some hundred: each a tensor, a
             tuple or list of positional arguments, or a dict of keyword arguments. A loader of
-            images and labels is ``[image for image, label in loader]`` here.
+            images and labels is ``[(image,) for image, label in loader]`` here.
         method: which number becomes the largest integer: "minmax", the largest that was seen;
             "percentile", one below which so many percent are; "entropy", the one that changes the
             distribution least (the Kullback-Leibler divergence, as TensorRT's calibrator had it);
@@ -120,7 +120,11 @@ def _observe(
     keys: list[str],
 ) -> None:
     args, kwargs = arguments(sample)
-    Parameters.check(module, args, kwargs)
+    try:
+        Parameters.check(module, args, kwargs)
+    except ConversionError as error:
+        hint = "of images and labels, calibrate on [(image,) for image, label in loader]"
+        raise ConversionError(f"calibration: {error}; {hint}") from error
     device = _device(module)
     args, kwargs = map_tree(
         lambda x: x.detach().to(device or x.device) if isinstance(x, torch.Tensor) else x,

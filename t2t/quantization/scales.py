@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -134,6 +135,11 @@ class Quantization:
 
     def __bool__(self) -> bool:
         return any(any(one.roundings) for one in self.calls)
+
+    def summary(self) -> str:
+        """Return how many products and additions compute in what: "20 int8, 1 float"."""
+        counts = Counter(one.bits for one in self.calls)
+        return ", ".join(f"{count} {bits}" for bits, count in counts.most_common())
 
     def to_data(self) -> list[Any]:
         """Return plain data, as a checkpoint keeps it."""

@@ -121,8 +121,9 @@ def emit_call(
         if net.policy.low is not None:
             precision = describe_precision(call, precision, operation, net)
         with net.operation(operation, precision):
-            given = with_rounded(call, net, roundings)
-            args, kwargs = map_tree(_tensor, given)
+            rounded = with_rounded(call, net, roundings)
+            if rounded is not None:
+                args, kwargs = map_tree(_tensor, rounded)
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except (UnsupportedArgumentError, UnsupportedOperatorError) as error:

@@ -96,11 +96,11 @@ def steps_of(
         kwargs: its keyword arguments.
         known: by what its first argument was rounded.
     """
-    names = [argument.name for argument in operator._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
     decomposed = operator.namespace == "quantized_decomposed"
-    name = operator._schema.name.rpartition("::")[2]
-    if operator in _ROUNDING or (decomposed and name in _DEQUANTIZE):
+    name = operator._schema.name.rpartition("::")[2] if decomposed else ""
+    if operator in _ROUNDING or name in _DEQUANTIZE:
+        names = [argument.name for argument in operator._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
         scale = given["scales"] if "scales" in given else given["scale"]
         axis = given.get("axis", given["ch_axis"] if given.get("per_row_fake_quant") else None)
         return Steps(torch.as_tensor(scale, dtype=torch.float32).detach().cpu().clone(), axis)

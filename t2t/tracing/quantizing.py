@@ -68,16 +68,20 @@ def _argument(call: Call, position: int, name: str) -> Any:
 
 def with_rounded(
     call: Call, net: Network, roundings: Mapping[tuple[int, int], Rounding]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call, in which quantized operands are replaced.
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of a call with quantized operands replaced; None where there are none.
 
     Args:
         call: the call.
         net: the network, to which the layers that quantize are added.
         roundings: how operands are rounded, by the id of the call and the operand's place.
     """
+    places = _places(call)
+    if not places:
+        return None
     args, kwargs = list(call.args), dict(call.kwargs)
-    for place, (position, name) in enumerate(_places(call)):
+    changed = False
+    for place, (position, name) in enumerate(places):
         value = _argument(call, position, name)
         rounding = roundings.get((id(call), place))
         replaced = None
@@ -91,11 +95,12 @@ def with_rounded(
                 replaced = _bound(net, value.tensor, integers, *value.steps)
         if replaced is None:
             continue
+        changed = True
         if position < len(args):
             args[position] = replaced
         else:
             kwargs[name] = replaced
-    return tuple(args), kwargs
+    return (tuple(args), kwargs) if changed else None
 
 
 def _places(call: Call) -> Sequence[tuple[int, str]]:
