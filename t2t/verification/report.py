@@ -47,7 +47,7 @@ class Report:
     """What `verify` found; prints as a table and is true if all is well.
 
     Attributes:
-        ok: whether everything agrees.
+        ok: whether everything agrees, and no more is lost by quantization than is allowed.
         outputs: a report for each output.
         runs: how many inputs were tried.
         rtol: the tolerance that was asked for, or the one for the module's precision.
