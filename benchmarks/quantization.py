@@ -34,8 +34,8 @@ def _ways(data: list[torch.Tensor]) -> dict[str, tuple[dict[str, Any], float]]:
 def figures() -> list[Figures]:
     result = Figures(
         "Size of the plan, quantized",
-        "All products in int8 or fp8, or the weights of linear layers alone (transformers). int4 "
-        "keeps convolutions, embeddings, norms and the weights of attention's scores in float32.",
+        "All products in int8 or fp8, or the weights of linear layers alone (transformers), where "
+        "convolutions, embeddings and norms stay in float32.",
         "quantized",
         "float32",
     )

@@ -15,7 +15,7 @@ import torch
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
 from t2t.errors import ConversionError
-from t2t.lowering import to_network
+from t2t.lowering import to_network, without_dropout
 from t2t.module import TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.precision import Policy
@@ -242,9 +242,9 @@ def _with_scales(wanted: Wanted, module: Any, options: Mapping[str, Any]) -> Wan
         return wanted
     scales = options["calibration"]
     if not isinstance(scales, Scales):
-        scales = calibrate(
-            module, scales, method=options["calibration_method"], progress=options["progress"]
-        )
+        method, progress = options["calibration_method"], options["progress"]
+        with without_dropout(module, options["ignore_dropout"]):
+            scales = calibrate(module, scales, method=method, progress=progress)
     return replace(wanted, scales=scales)
 
 

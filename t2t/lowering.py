@@ -44,7 +44,7 @@ from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.kinds import unsupported_input
 
-__all__ = ["Conversion", "missing_operators", "to_network"]
+__all__ = ["Conversion", "missing_operators", "to_network", "without_dropout"]
 
 # Fills the registry.
 importlib.import_module("t2t.converters")
@@ -315,7 +315,7 @@ def _trace(
         leaves, form = flatten(output, share=True, name="output")
         return [tracer.value(leaf) for leaf in leaves], form, classes_of(output)
 
-    with _without_dropout(module, ignore_dropout):
+    with without_dropout(module, ignore_dropout):
         graph = trace(
             module,
             example.args,
@@ -443,7 +443,16 @@ def _given_names(what: str, given: Sequence[str] | None, names: list[str]) -> li
 
 
 @contextmanager
-def _without_dropout(module: Any, ignore: bool) -> Iterator[None]:
+def without_dropout(module: Any, ignore: bool) -> Iterator[None]:
+    """Switch active dropout layers off inside the ``with`` block, or refuse them.
+
+    Args:
+        module: the module.
+        ignore: switch them off.
+
+    Raises:
+        ConversionError: dropout is active, and not to be ignored.
+    """
     modules = module.modules() if isinstance(module, torch.nn.Module) else ()
     active = [
         m

@@ -314,7 +314,34 @@ def test_dynamic_sizes_and_half() -> None:
         assert t2t.verify(model, half, [x]).ok
 
 
-def test_swin_and_constant_products() -> None:
+def test_shared_weights_are_one_constant() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 8)
+    model = nn.Sequential(layer, nn.ReLU(), layer).eval()
+    scales = t2t.calibrate(model, [torch.randn(4, 8)])
+    assert list(scales.ranges) == ["0/matmul", "0/matmul#1"]
+    conversion = to_network(model, [torch.randn(4, 8)], quantize=Wanted("int8", scales))
+    layers = capture(conversion.network.raw, conversion.network.weights).layers
+    whole = [x for layer in layers for x in layer.weights.values() if x.dtype == torch.int8]
+    assert len(whole) == 1
+
+
+def test_dropout_is_off_during_calibration() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 4)).train()
+    x = torch.randn(4, 8)
+    with pytest.raises(ConversionError, match="Dropout is active"):
+        t2t.convert(model, [x], int8=True, calibration=[x])
+    converted = t2t.convert(
+        model, [x], int8=True, calibration=[x], calibration_method="minmax", ignore_dropout=True
+    )
+    [call] = converted.quantization.calls
+    assert call.roundings[0] is not None
+    assert call.roundings[0].scale == pytest.approx(float(x.abs().max()) / 127)
+    assert model[0].training
+
+
+def test_products_of_constants() -> None:
     """Products of constants, as of relative positions, are made once and not quantized."""
 
     class Model(nn.Module):

@@ -14,6 +14,7 @@ from torch.backends import mha
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
+from t2t.isolation import uninterrupted
 from t2t.quantization.scales import call_key
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.quantizing import PRODUCTS
@@ -62,7 +63,7 @@ def seen_products(module: Any, handler: Handler) -> Iterator[None]:
         module: the module that runs; names of calls are made of its submodules' paths.
         handler: is called before each product and addition.
     """
-    with TRACE_LOCK, ExitStack() as stack:
+    with TRACE_LOCK, uninterrupted() as interrupts, ExitStack() as stack:
         watch = _Watch(module, handler)
         for name in registry.function_converters():
             owner, attribute = registry.resolve(name)
@@ -72,7 +73,8 @@ def seen_products(module: Any, handler: Handler) -> Iterator[None]:
         stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
         mha.set_fastpath_enabled(False)
         stack.enter_context(watch)
-        yield
+        with interrupts.allowed():
+            yield
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

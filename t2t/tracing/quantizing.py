@@ -163,7 +163,9 @@ def _bound(
     four_bits: bool = False,
 ) -> torch.Tensor:
     """Return a tensor that stands for constants of few bits times their scale in the network."""
-    constant = net.quantized_constant(rounded, four_bits)
+    # Weights that several calls share are one constant.
+    key = ("rounded", id(like), scale.numpy().tobytes(), axis, four_bits)
+    constant = net.once(key, lambda: net.quantized_constant(rounded, four_bits))
     along = None if axis is None else axis % rounded.dim()
     if scale.dim() < 2:
         scale = scale.reshape(()) if along is None else scale.reshape(-1)
