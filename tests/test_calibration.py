@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -111,6 +113,27 @@ def test_residual_addition_is_that_of_integers() -> None:
     assert torch.equal(ran(model, Wanted("int8", scales), x).double(), wanted)
     kinds = [layer.kind for layer in capture(conversion.network.raw).layers]
     assert kinds.count("QUANTIZE") == 1, "one for both readers"
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_convolution_is_what_pytorch_makes_of_rounded_operands(data: st.DataObject) -> None:
+    n, groups = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2]))
+    stride, dilation = data.draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
+    transposed, bias = data.draw(st.booleans()), data.draw(st.booleans())
+    kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    kinds = kinds if transposed else (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    layer = kinds[n - 1](
+        4, 6, data.draw(st.integers(1, 3)), stride, 1, groups=groups, bias=bias, dilation=dilation
+    )
+    x = torch.randn(2, 4, *[7] * n)
+    scales = t2t.calibrate(layer, [torch.randn_like(x)])
+    conversion = to_network(layer, [x], quantize=Wanted("int8", scales))
+    fake = t2t.fake_quantized(layer, conversion.quantization)
+    with torch.no_grad():
+        torch.testing.assert_close(ran(layer, Wanted("int8", scales), x), fake(x))
+        assert not torch.allclose(fake(x), layer(x), atol=1e-4)
 
 
 # -- accuracy --------------------------------------------------------------------------------------
@@ -410,6 +433,20 @@ def test_scales_can_be_saved_and_given_back(digits: Task, tmp_path: Any) -> None
     loaded = t2t.load(tmp_path / "digits.pth")
     assert loaded.quantization == first.quantization
     assert t2t.verify(model, loaded, [images]).quantization_error is not None
+
+
+def test_calibration_sees_the_same_calls_in_a_fresh_process() -> None:
+    """Where nothing was converted yet, and the registry is empty."""
+    code = (
+        "import torch, t2t; from torch import nn; torch.manual_seed(0);"
+        "layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval();"
+        "print(sorted(t2t.calibrate(layer, [torch.randn(2, 5, 16)]).ranges))"
+    )
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    here = sorted(t2t.calibrate(layer, [torch.randn(2, 5, 16)]).ranges)
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert output.strip() == str(here)
+    assert "linear1/matmul" in here
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,9 @@ from t2t.isolation import uninterrupted
 from t2t.quantization.scales import call_key
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.quantizing import PRODUCTS
+
+# Fills the registry, which says what a trace takes as a whole.
+importlib.import_module("t2t.converters")
 
 __all__ = ["Handler", "is_addition", "seen_products"]
 

@@ -20,7 +20,8 @@ FUSED = aten._fused_moving_avg_obs_fq_helper.default
 _OBSERVES = (
     "an observer of torch.ao.quantization looks at what the model computes and keeps it, which an "
     "engine cannot: call model.eval() and model.apply(torch.ao.quantization.disable_observer) "
-    "before the conversion"
+    "before the conversion; a model that has observers and no fake quantization is converted as it "
+    "was before prepare(), with int8=True"
 )
 
 
