@@ -349,6 +349,24 @@ def test_shared_weights_are_one_constant() -> None:
     assert len(whole) == 1
 
 
+def test_products_under_vmap() -> None:
+    """torch.func's wrappers hide values; the operators behind them are seen."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(lambda row: self.linear(row @ row.T))(x)
+
+    model, x = Model().eval(), torch.randn(3, 6, 6)
+    converted = t2t.convert(model, [x], int8=True, calibration=[torch.randn(3, 6, 6)])
+    assert [one.bits for one in converted.quantization.calls] == ["int8", "int8"]
+    assert t2t.verify(model, converted, [x]).ok
+
+
 def test_dropout_is_off_during_calibration() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 4)).train()

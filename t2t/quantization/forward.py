@@ -15,8 +15,10 @@ from torch.backends import mha
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
+from t2t.io import tree_leaves
 from t2t.isolation import uninterrupted
 from t2t.quantization.scales import call_key
+from t2t.tracing.kinds import is_wrapped
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.quantizing import PRODUCTS
 
@@ -81,6 +83,11 @@ def seen_products(module: Any, handler: Handler) -> Iterator[None]:
             yield
 
 
+def _is_wrapped(x: Any) -> bool:
+    """Return whether torch.func will take this tensor's wrapper off before its operators arrive."""
+    return isinstance(x, torch.Tensor) and is_wrapped(x)
+
+
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, module: Any, handler: Handler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,7 +112,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         @functools.wraps(original)
         def seen(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_active():
+            if not self._is_active() or any(map(_is_wrapped, tree_leaves((args, kwargs)))):
                 return original(*args, **kwargs)
             product = PRODUCTS.get(name)
             if product is not None:
