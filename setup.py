@@ -8,6 +8,8 @@ from setuptools import find_packages, setup
 RTX = ["tensorrt-rtx-cu13>=1.5"]
 VISION = ["torchvision>=0.23", "pillow"]
 CHECKS = ["pytest>=8", "hypothesis", "mypy", "ruff"]
+# Its handwritten digits come with the package: a task that a network learns in seconds.
+LEARNING = ["scikit-learn"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
 ONNX = ["onnx", "onnxscript"]
 # Triton's own protobuf reads what `t2t triton` writes.
@@ -69,7 +71,7 @@ setup(
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
         "vision": VISION,
-        "test": [*CHECKS, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
+        "test": [*CHECKS, *LEARNING, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
         "sweep": SWEEP,
     },
 )

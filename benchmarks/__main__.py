@@ -14,7 +14,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import command_line, conversion, dynamic, execution, memory, recurrent
+from benchmarks import (
+    command_line,
+    conversion,
+    dynamic,
+    execution,
+    memory,
+    quantization,
+    recurrent,
+)
 from benchmarks.measure import Figures, machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -25,6 +33,7 @@ FAMILIES: dict[str, Callable[[], list[Figures]]] = {
     "memory": memory.figures,
     "execution": execution.figures,
     "command_line": command_line.figures,
+    "quantization": quantization.figures,
 }
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
     from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
+    from t2t.quantization.calibration import calibrate
+    from t2t.quantization.scales import Scales
+    from t2t.quantization.simulation import fake_quantized
     from t2t.recording import record
     from t2t.registry import converter, unregister
     from t2t.verification import compare_layers, verify
@@ -31,13 +34,16 @@ if TYPE_CHECKING:
 __all__ = [
     "PartialModule",
     "ReferenceExecutionWarning",
+    "Scales",
     "TRTModule",
     "backend",
+    "calibrate",
     "compare_layers",
     "convert",
     "convert_submodules",
     "converter",
     "errors",
+    "fake_quantized",
     "load",
     "missing_operators",
     "record",
@@ -52,11 +58,14 @@ __all__ = [
 _HOMES = {
     "PartialModule": "t2t.module",
     "ReferenceExecutionWarning": "t2t.module",
+    "Scales": "t2t.quantization.scales",
     "TRTModule": "t2t.module",
+    "calibrate": "t2t.quantization.calibration",
     "compare_layers": "t2t.verification",
     "convert": "t2t.conversion",
     "convert_submodules": "t2t.conversion",
     "converter": "t2t.registry",
+    "fake_quantized": "t2t.quantization.simulation",
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",
     "record": "t2t.recording",

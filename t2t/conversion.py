@@ -7,20 +7,25 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 
 from t2t.backend import use
-from t2t.building import build, built_for, check_capabilities
+from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
 from t2t.errors import ConversionError, OptionError
-from t2t.lowering import to_network
+from t2t.lowering import to_network, without_dropout
 from t2t.module import PartialModule, TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.partial import convert_parts
 from t2t.precision import Policy
+from t2t.quantization.calibration import calibrate
+from t2t.quantization.plan import Wanted
+from t2t.quantization.scales import Scales
 from t2t.reference import capture
+from t2t.rounding import Bits
 
 __all__ = ["convert", "convert_submodules"]
 
@@ -35,6 +40,12 @@ def convert(
     fp16: bool = False,
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
+    int8: bool = False,
+    fp8: bool = False,
+    weight_only: Literal["int8", "int4"] | None = None,
+    calibration: Iterable[Any] | Scales | None = None,
+    calibration_method: str = "mse",
+    int8_exclude: Sequence[str] = (),
     float64_as_float32: bool = False,
     min_shapes: Any = None,
     opt_shapes: Any = None,
@@ -74,6 +85,16 @@ def convert(
             float32; inputs and outputs keep their dtypes.
         bf16: likewise in bfloat16.
         fp32_modules: names of submodules kept in float32 (shell patterns).
+        int8: compute convolutions and matrix products with int8 factors: weights by one scale for
+            each output channel, activations by one scale, all symmetric. What became int8, and why
+            the rest did not, ``model_trt.quantization`` lists.
+        fp8: likewise with 8-bit floats (E4M3), for compute capabilities from 8.9 on.
+        weight_only: store the weights of linear layers in "int8" (one scale for each output), or
+            "int4" (one for each 128 inputs), and compute in float.
+        calibration: for int8 and fp8, an iterable of inputs such as the module will see, whose
+            ranges are observed in PyTorch; or the scales that `t2t.calibrate` made of them.
+        calibration_method: how ranges are chosen, see `t2t.calibrate`; not where scales are given.
+        int8_exclude: names of submodules whose products are not quantized (shell patterns).
         float64_as_float32: compute in float32 what the model computes in float64, which TensorRT
             does not have; without it that is refused. Constants are folded in float64 and rounded
             once; what depends on the inputs has the digits and the range of float32.
@@ -235,6 +256,9 @@ def _convert_parts(
 
 
 _OF_INPUTS = (
+    # Calibration runs the whole module.
+    "int8",
+    "fp8",
     "min_shapes",
     "opt_shapes",
     "max_shapes",
@@ -255,6 +279,7 @@ def _convert_whole(
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
     float64_as_float32: bool = False,
+    ignore_dropout: bool = False,
     keep_program: bool = True,
     backend: str | None = None,  # noqa: ARG001  it is in use
     workspace: int | None = None,
@@ -267,15 +292,25 @@ def _convert_whole(
     **network_options: Any,
 ) -> tuple[TRTModule, tuple[str, ...]]:
     """Convert a module whole; return it and the names of what it keeps between calls."""
+    names = ("int8", "fp8", "weight_only", "calibration", "calibration_method", "int8_exclude")
+    asked = {name: network_options.pop(name) for name in names}
+    wanted = _wanted({**asked, "fp32_modules": fp32_modules})
+    if wanted is not None:
+        check_quantized(wanted.types, compute_capabilities)
+        given = {**asked, "progress": progress, "ignore_dropout": ignore_dropout}
+        wanted = _with_scales(wanted, module, given)
     started = time.perf_counter()
     conversion = to_network(
         module,
         inputs,
         kwargs,
         policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
+        ignore_dropout=ignore_dropout,
+        quantize=wanted,
         **network_options,
     )
     network = conversion.network
+    check_quantized(quantized_types(network.raw), compute_capabilities)
     traced = time.perf_counter()
     _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
     plan = build(
@@ -301,6 +336,7 @@ def _convert_whole(
         precision=_computed_in(network.raw),
         compute_capabilities=built_for(compute_capabilities),
         original=module,
+        quantization=conversion.quantization,
     )
     return converted, conversion.kept
 
@@ -325,6 +361,26 @@ def _computed_in(network: Any) -> str:
         if layer.type.name not in _MOVING:
             found.update(layer.get_output(i).dtype.name for i in range(layer.num_outputs))
     return "fp16" if "HALF" in found else "bf16" if "BF16" in found else "fp32"
+
+
+def _wanted(options: Mapping[str, Any]) -> Wanted | None:
+    """Return what is to be quantized, without the scales; None for nothing."""
+    bits: Bits | None = "int8" if options["int8"] else "fp8" if options["fp8"] else None
+    if bits is None and options["weight_only"] is None:
+        return None
+    exclude = tuple(options["int8_exclude"])
+    return Wanted(bits, None, options["weight_only"], exclude, tuple(options["fp32_modules"]))
+
+
+def _with_scales(wanted: Wanted, module: Any, options: Mapping[str, Any]) -> Wanted:
+    if wanted.bits is None:
+        return wanted
+    scales = options["calibration"]
+    if not isinstance(scales, Scales):
+        method, progress = options["calibration_method"], options["progress"]
+        with without_dropout(module, options["ignore_dropout"]):
+            scales = calibrate(module, scales, method=method, progress=progress)
+    return replace(wanted, scales=scales)
 
 
 def _policy(

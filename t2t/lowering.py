@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
 from t2t.precision import Policy
+from t2t.quantization.plan import Plan, Wanted, planned
+from t2t.quantization.scales import Quantization
 from t2t.sizes import expression, static_size
 from t2t.sizes.declared import Declared, InputShape, declare
 from t2t.sizes.expressions import symbols_of
@@ -46,7 +48,7 @@ from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.kinds import unsupported_input
 
-__all__ = ["Conversion", "missing_operators", "to_network"]
+__all__ = ["Conversion", "missing_operators", "to_network", "without_dropout"]
 
 # Fills the registry.
 importlib.import_module("t2t.converters")
@@ -63,6 +65,7 @@ class Conversion:
         signature: names, dtypes, shapes and structure of inputs and outputs.
         graph: the trace that it comes from.
         kept: names of what the module keeps between calls, though its results do not depend on it.
+        quantization: what calibration or ``weights`` has made of its products.
     """
 
     network: Network
@@ -70,6 +73,7 @@ class Conversion:
     signature: Signature
     graph: Graph
     kept: tuple[str, ...] = ()
+    quantization: Quantization = field(default_factory=Quantization)
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -102,10 +106,11 @@ def to_network(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
+    quantize: Wanted | None = None,
 ) -> Conversion:
     """Convert a module to a finished TensorRT network, without building it.
 
-    Takes and raises what `convert` does.
+    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
     """
     check_module(module)
     # First, so that a missing TensorRT is said at once.
@@ -132,7 +137,8 @@ def to_network(
     wanted = _output_names(structure, len(values), output_names, example.names)
     for name in wanted:
         network.reserve(name)
-    emit(graph, network, example.names, values)
+    plan = Plan() if quantize is None else planned(graph, values, quantize)
+    emit(graph, network, example.names, values, plan.roundings)
     for name, value in zip(wanted, values, strict=True):
         network.mark_output(value.tensor, name)
     outputs = tuple(
@@ -153,7 +159,7 @@ def to_network(
         traced.profiles() if len(example.declared.profiles) > 1 else (),
         notes,
     )
-    return Conversion(network, builder, signature, graph, traced.kept)
+    return Conversion(network, builder, signature, graph, traced.kept, plan.quantization)
 
 
 def missing_operators(
@@ -318,7 +324,7 @@ def _trace(
         leaves, form = flatten(output, share=True, name="output")
         return [tracer.value(leaf) for leaf in leaves], form, classes_of(output)
 
-    with _without_dropout(module, ignore_dropout):
+    with without_dropout(module, ignore_dropout):
         graph = trace(
             module,
             example.args,
@@ -462,7 +468,16 @@ def _given_names(what: str, given: Sequence[str] | None, names: list[str]) -> li
 
 
 @contextmanager
-def _without_dropout(module: Any, ignore: bool) -> Iterator[None]:
+def without_dropout(module: Any, ignore: bool) -> Iterator[None]:
+    """Switch active dropout layers off inside the ``with`` block, or refuse them.
+
+    Args:
+        module: the module.
+        ignore: switch them off.
+
+    Raises:
+        ConversionError: dropout is active, and not to be ignored.
+    """
     modules = module.modules() if isinstance(module, torch.nn.Module) else ()
     active = [m for m in modules if m.training and _drops(m)]
     if active and not ignore:

@@ -27,7 +27,7 @@ _TYPED = (
     "networks are strongly typed: each layer computes in the type that the model and fp16=True, "
     "bf16=True and fp32_modules say; leave it out"
 )
-_NO_CALIBRATION = "there is no quantization yet; fp16=True and bf16=True are the low precisions"
+_CALIBRATION = "say int8=True, calibration=<an iterable of inputs, or the scales of t2t.calibrate>"
 _NO_ONNX = "there is no ONNX on the way; leave it out"
 _LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set its level'
 _PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
@@ -44,9 +44,12 @@ FOREIGN: dict[str, str] = {
         ("strict_type_constraints use_explicit_typing strongly_typed", _TYPED),
         ("keep_network", "say keep_program=True (the default)"),
         (
-            "int8 int8_mode int8_calib_dataset int8_calib_algorithm int8_calib_batch_size "
-            "calibrator fp8",
-            _NO_CALIBRATION,
+            "int8_mode int8_calib_dataset int8_calib_batch_size calibrator calibration_data",
+            _CALIBRATION,
+        ),
+        (
+            "int8_calib_algorithm",
+            'say calibration_method="minmax", "percentile", "entropy" or "mse"',
         ),
         (
             "use_onnx onnx_opset opset opset_version do_constant_folding simplify "
@@ -148,6 +151,23 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise OptionError(f"{name}={value!r}: it takes {wanted}")
     if options["fp16"] and options["bf16"]:
         raise OptionError("fp16=True and bf16=True: give one of them")
+    _check_quantization(options)
+
+
+def _check_quantization(options: Mapping[str, Any]) -> None:
+    given = [name for name in ("int8", "fp8", "weight_only") if options[name]]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)}: give one of them")
+    if options["int8"] or options["fp8"]:
+        if options["calibration"] is None:
+            raise OptionError(
+                f"{given[0]}=True needs the ranges of activations: calibration=<an iterable of "
+                "inputs such as the module will see, or the scales of t2t.calibrate>"
+            )
+    elif options["calibration"] is not None:
+        raise OptionError("calibration is for int8=True and fp8=True: give one of them")
+    if options["int8_exclude"] and not given:
+        raise OptionError("int8_exclude is for int8=True, fp8=True and weight_only")
 
 
 def _is_bool(value: Any) -> bool:
@@ -189,6 +209,18 @@ _SIZES = (_or_none(_is_shapes), "a shape for each input, in a list or by the inp
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fp16": _FLAG,
     "bf16": _FLAG,
+    "int8": _FLAG,
+    "fp8": _FLAG,
+    "weight_only": (_or_none(lambda value: value in ("int8", "int4")), '"int8", "int4" or None'),
+    "calibration": (
+        lambda value: not isinstance(value, str | bool | int | float),
+        "an iterable of inputs, or the scales of t2t.calibrate",
+    ),
+    "calibration_method": (
+        lambda value: value in ("minmax", "percentile", "entropy", "mse"),
+        '"minmax", "percentile", "entropy" or "mse"',
+    ),
+    "int8_exclude": (_is_names, 'a list of submodules\' names: ["head", "encoder.layers.0*"]'),
     "float64_as_float32": _FLAG,
     "fp32_modules": (_is_names, 'a list of submodules\' names: ["encoder.layers.0", "head*"]'),
     "min_shapes": _SIZES,

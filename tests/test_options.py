@@ -48,7 +48,7 @@ def test_what_others_call_an_option_is_known(name):
     [
         ("fp16_mode", "say fp16=True"),
         ("max_workspace_size", "say workspace="),
-        ("int8_mode", "no quantization yet"),
+        ("int8_mode", "say int8=True, calibration=<"),
         ("enabled_precisions", "say fp16=True or bf16=True"),
         ("strict_type_constraints", "strongly typed"),
         ("keep_network", "say keep_program=True"),

@@ -17,8 +17,7 @@ from typing import Any
 from t2t import registry
 
 # Fills the registry.
-importlib.import_module("t2t.converters")
-importlib.import_module("t2t.formulas")
+importlib.import_module("t2t.lowering")
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 HEAD = """# Operators

@@ -6,7 +6,18 @@ from t2t.building.builder import (
     build,
     built_for,
     check_capabilities,
+    check_quantized,
     create_builder,
+    quantized_types,
 )
 
-__all__ = ["Profile", "Range", "build", "built_for", "check_capabilities", "create_builder"]
+__all__ = [
+    "Profile",
+    "Range",
+    "build",
+    "built_for",
+    "check_capabilities",
+    "check_quantized",
+    "create_builder",
+    "quantized_types",
+]

@@ -16,7 +16,16 @@ from t2t.errors import BuildError
 from t2t.files import written_whole
 from t2t.io import range_problem
 
-__all__ = ["Profile", "Range", "build", "built_for", "check_capabilities", "create_builder"]
+__all__ = [
+    "Profile",
+    "Range",
+    "build",
+    "built_for",
+    "check_capabilities",
+    "check_quantized",
+    "create_builder",
+    "quantized_types",
+]
 
 Range = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Minimum, optimum and maximum: of a shape, or of the values of a shape input."""
@@ -162,6 +171,56 @@ def check_capabilities(names: Sequence[str]) -> None:
         if _capability(name) is None:
             known = [item for item in dir(trt.ComputeCapability) if item.startswith("SM")]
             raise BuildError(f"compute_capabilities: {name!r} is unknown; {known} are known")
+
+
+def quantized_types(network: Any) -> list[str]:
+    """Name the types of few bits in a network: "int8", "fp8", "int8 weights", "int4 weights"."""
+    types: dict[str, set[str]] = {"QUANTIZE": set(), "DEQUANTIZE": set()}
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        kind = layer.type.name
+        if kind in types:
+            tensor = layer.get_output(0) if kind == "QUANTIZE" else layer.get_input(0)
+            types[kind].add(tensor.dtype.name.lower())
+    weights = types["DEQUANTIZE"] - types["QUANTIZE"]
+    return [*sorted(types["QUANTIZE"]), *(f"{name} weights" for name in sorted(weights))]
+
+
+# For each type the first TensorRT, TensorRT-RTX and compute capability that has it.
+_NEEDS: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = {
+    "int8": ((10, 0), (1, 7), (8, 0)),
+    "fp8": ((10, 0), (1, 5), (8, 9)),
+    "int8 weights": ((10, 0), (1, 5), (7, 5)),
+    "fp8 weights": ((10, 0), (1, 5), (8, 9)),
+    "int4 weights": ((10, 3), (1, 5), (8, 0)),
+}
+
+
+def check_quantized(types: Sequence[str], names: Sequence[str]) -> None:
+    """Raise BuildError unless the backend and the GPUs have these types of few bits.
+
+    Args:
+        types: what `quantized_types` returns.
+        names: the compute capabilities that are asked for.
+    """
+    capabilities = built_for(names)
+    for kind in types:
+        tensorrt, rtx, least = _NEEDS[kind]
+        wanted = rtx if backend.is_rtx() else tensorrt
+        version = tuple(map(int, backend.version().split(".")[:2]))
+        if version < wanted:
+            raise BuildError(
+                f"{kind}: {backend.name()} {backend.version()} does not build it; it needs "
+                f"{wanted[0]}.{wanted[1]} or newer"
+            )
+        for name in capabilities:
+            if tuple(map(int, name.split("."))) < least:
+                text = f"{least[0]}.{least[1]}"
+                hint = "" if names else f': say compute_capabilities=["{text}", "12.0"]'
+                raise BuildError(
+                    f"{kind}: a GPU of compute capability {name} does not have it, and the engine "
+                    f"is to run there; it needs {text} or newer{hint if backend.is_rtx() else ''}"
+                )
 
 
 def _capability(name: str) -> Any:

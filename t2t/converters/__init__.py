@@ -36,6 +36,7 @@ FAMILIES = (
     "pooling",
     "powers",
     "quantiles",
+    "quantization",
     "recurrent",
     "reduction",
     "resize",

@@ -27,6 +27,7 @@ import torch
 from t2t.errors import CheckpointError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
+from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.version import __version__
@@ -52,7 +53,7 @@ class Converted:
         engine: the plan, or None.
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
-            "compute_capabilities", "precision", "parameter_dtype", "original".
+            "compute_capabilities", "precision", "parameter_dtype", "original", "quantization".
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
     """
 
@@ -216,6 +217,7 @@ def _read_details(data: Any) -> dict[str, Any]:
     details = dict(data)
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
         raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
+    Quantization.from_data(details.get("quantization") or ())
     return details
 
 

@@ -20,6 +20,7 @@ from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.bundle import read_bundle, write_bundle
 from t2t.module.checkpoint import Converted, is_entry
 from t2t.module.ran_on import RanOn, engine_required
+from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.plans import PlanData, as_plan, origin_of
@@ -62,6 +63,7 @@ class TRTModule(torch.nn.Module):
             is not known.
         compute_capabilities: the GPUs that the plan was built for, such as ("8.9",).
         original: the module that was converted, for its settings.
+        quantization: what the conversion has quantized.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -84,6 +86,7 @@ class TRTModule(torch.nn.Module):
         precision: str | None = "fp32",
         compute_capabilities: Sequence[str] = (),
         original: Any = None,
+        quantization: Quantization | None = None,
     ) -> None:
         super().__init__()
         self._converted = None
@@ -113,6 +116,7 @@ class TRTModule(torch.nn.Module):
             "backend_version": origin.version if origin else None,
             "parameter_dtype": _dtype_name(dtype),
             "original": None if original is None else _class_name(original),
+            "quantization": None if quantization is None else quantization.to_data(),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
@@ -197,6 +201,11 @@ class TRTModule(torch.nn.Module):
     def precision(self) -> str | None:
         """What the network computes in: "fp32", "fp16" or "bf16"; None is not known."""
         return self._filled().details.get("precision")
+
+    @property
+    def quantization(self) -> Quantization:
+        """What the conversion has quantized, and why not the rest; empty without int8 and fp8."""
+        return Quantization.from_data(self._filled().details.get("quantization") or ())
 
     @property
     def details(self) -> dict[str, Any]:
@@ -289,6 +298,8 @@ class TRTModule(torch.nn.Module):
             parts = [f"{engine.plan.numel() / 1e6:.1f} MB", details.get("precision")]
             parts += [f"{engine.origin}", f"for compute capability {gpus}" if gpus else ""]
             lines.append(f"engine: {', '.join(part for part in parts if part)}")
+        if quantization := self.quantization:
+            lines.append(f"quantized: {quantization.summary()}")
         if program is not None:
             lines.append(
                 f"program: {len(program.layers)} layers, run in PyTorch without the engine"

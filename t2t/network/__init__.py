@@ -7,6 +7,7 @@ from t2t.network.boundary import Boundary
 from t2t.network.core import NetworkTensor, Operation, TensorLike, shape
 from t2t.network.loops import Loop, Loops
 from t2t.network.movement import Movement
+from t2t.network.quantization import Quantization
 from t2t.network.windows import Windows
 
 __all__ = [
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 
-class Network(Arithmetic, Windows, Movement, Loops, Boundary):
+class Network(Arithmetic, Windows, Quantization, Movement, Loops, Boundary):
     """Builds a TensorRT network: one method per layer kind, under TensorRT's own names.
 
     Layers take torch tensors (traced ones, or constants), network tensors and numbers. Every layer

@@ -36,6 +36,8 @@ _SUFFIXES = {
     "add_iterator": "/iterator",
     "add_recurrence": "/recurrence",
     "add_loop_output": "/loop_output",
+    "add_quantize": "/quantize",
+    "add_dequantize": "/dequantize",
 }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -15,6 +17,7 @@ from t2t.isolation import Change, SavedMemory, storage_key
 from t2t.precision import Cast, Kind, Operand, after_cast, promoted
 from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.graph import Location, Value, tree_leaves
+from t2t.tracing.observers import Steps, steps_of
 
 __all__ = ["Constants"]
 
@@ -66,6 +69,7 @@ class Constants:
         # Of tensors made of weights or by casts; what others are, `kind` sees.
         self._kinds: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._casts: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._steps: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def is_promoted(self, tensor: torch.Tensor) -> bool:
         """Say whether a traced value was written into the tensor's memory."""
@@ -81,6 +85,7 @@ class Constants:
         if known is None or known[1] != layout:
             with torch._C._DisableTorchDispatch():
                 value = Value(tensor.detach(), version=version_of(tensor), kind=self.kind(tensor))
+                value.steps = self._steps_of(tensor)
             known = self._values[id(tensor)] = (value, layout)
             # The tensor is kept, so that its id stays its own.
             self._kept.append(tensor)
@@ -164,6 +169,17 @@ class Constants:
         for x in tree_leaves(outputs):
             if isinstance(x, torch.Tensor) and x.is_floating_point() and kind is not self.kind(x):
                 self._kinds[x] = kind
+
+    def _steps_of(self, tensor: torch.Tensor) -> Steps | None:
+        return self._steps[tensor] if tensor in self._steps else None  # noqa: SIM401  untyped
+
+    def note_steps(self, outputs: object, operator: OpOverload, args: Any, kwargs: Any) -> None:
+        """Remember by what an operator has rounded a constant, as a quantized model's weights."""
+        known = self._steps_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+        steps = steps_of(operator, args, kwargs, known)
+        first = next(iter(tree_leaves(outputs)), None)
+        if steps is not None and isinstance(first, torch.Tensor):
+            self._steps[first] = steps
 
     def cast(self, tensor: torch.Tensor, cast: Cast) -> torch.Tensor:
         """Return an alias of a real tensor that stands for it after a cast to float32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,16 +18,24 @@ from t2t.errors import (
 )
 from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
+from t2t.rounding import Rounding
 from t2t.sizes import static_size
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 from t2t.tracing.mistakes import is_refused, mistake
 from t2t.tracing.operands import describe_precision
+from t2t.tracing.quantizing import with_rounded
 
 __all__ = ["describe", "emit", "gaps"]
 
 
-def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Value]) -> None:
+def emit(
+    graph: Graph,
+    net: Network,
+    names: Sequence[str],
+    outputs: Sequence[Value],
+    roundings: Mapping[tuple[int, int], Rounding] | None = None,
+) -> None:
     """Add the network inputs and the layers of all calls that the outputs depend on.
 
     Args:
@@ -35,6 +43,7 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
         net: an empty network.
         names: names of the inputs.
         outputs: the values that are needed.
+        roundings: how operands are quantized, by the id of the call and the operand's place.
 
     Raises:
         ConversionError: a call cannot be converted; the text says which, and where it stands.
@@ -43,7 +52,7 @@ def emit(graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Val
     calls = join_chains(graph.used_calls(outputs), outputs, net.policy.low is not None)
     read = _read(calls, outputs)
     for call in calls:
-        emit_call(call, net, read)
+        emit_call(call, net, read, roundings or {})
 
 
 def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int]]:
@@ -70,7 +79,7 @@ def gaps(
     read = _read(calls, outputs)
     for call in calls:
         try:
-            emit_call(call, net, read)
+            emit_call(call, net, read, {})
         except T2TError as error:
             yield error
             for x in tree_leaves(call.output):
@@ -78,13 +87,19 @@ def gaps(
                     net.add_input(f"{call.short_name}_result", x)
 
 
-def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> None:
+def emit_call(
+    call: Call,
+    net: Network,
+    read: Collection[tuple[int, int]],
+    roundings: Mapping[tuple[int, int], Rounding],
+) -> None:
     """Add the layers of one call.
 
     Args:
         call: the call.
         net: the network.
         read: which outputs of calls are read, as ids of calls and places.
+        roundings: how operands are quantized, by the id of the call and the operand's place.
 
     Raises:
         ConversionError: (or another exception of the converter) with the place of the call.
@@ -107,6 +122,9 @@ def emit_call(call: Call, net: Network, read: Collection[tuple[int, int]]) -> No
         if net.policy.low is not None:
             precision = describe_precision(call, precision, operation, net)
         with net.operation(operation, precision):
+            rounded = with_rounded(call, net, roundings)
+            if rounded is not None:
+                args, kwargs = map_tree(_tensor, rounded)
             result = _without_elements(net, call) or call.converter.function(net, *args, **kwargs)
             _finish(call, net, result)
     except (UnsupportedArgumentError, UnsupportedOperatorError) as error:

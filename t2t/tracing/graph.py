@@ -20,6 +20,7 @@ from t2t.precision import Cast, Kind
 from t2t.registry import Converter, Precision
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
+from t2t.tracing.observers import Steps
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
 
@@ -46,6 +47,7 @@ class Value:
         index: which of the call's outputs it is.
         version: for a constant, torch's count of writes to it when it was read.
         kind: what a constant counts as under ``fp16=True``.
+        steps: by what a constant was rounded, if the model did so.
     """
 
     tensor: torch.Tensor
@@ -53,6 +55,7 @@ class Value:
     index: int = 0
     version: int = 0
     kind: Kind = Kind.FLOAT
+    steps: Steps | None = None
 
 
 @dataclass(eq=False, slots=True)

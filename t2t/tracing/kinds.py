@@ -12,7 +12,10 @@ COMPLEX = (
     "two real tensors (x.real and x.imag, torch.view_as_real)"
 )
 
-QUANTIZED = "a quantized tensor: convert the float model"
+QUANTIZED = (
+    "a quantized tensor of PyTorch's own integer kernels: convert the float model with int8=True, "
+    "or the model as torch.ao.quantization prepared it, before its convert()"
+)
 
 _NESTED = "a nested tensor, which TensorRT does not have; pad it (.to_padded_tensor()) outside"
 _DENSE = "which TensorRT does not have; make it dense first (.to_dense())"

@@ -26,6 +26,7 @@ from t2t.tracing.function_mode import FunctionMode
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location, torch_location
+from t2t.tracing.observers import observer_problem
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.symbolic import patch_numbers
@@ -268,6 +269,8 @@ def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
             return original(self, *args, **kwargs)
         tracer.scopes.append(paths.get(id(self)) or tracer.scopes[-1])
         try:
+            if problem := observer_problem(self):
+                raise tracer.located(UnsupportedOperatorError(problem))
             return original(self, *args, **kwargs)
         except Exception as error:
             if tracer.failure[0] is not error:

@@ -26,6 +26,7 @@ from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.locations import called_function
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.mutation import Mutations
+from t2t.tracing.observers import FUSED, without_observer
 from t2t.tracing.operators import OperatorInfo, decompositions, draws_random, operator_info
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
 
@@ -170,6 +171,8 @@ class Tracer(Mutations):
             self._need_functions()
             raise self.located(UnsupportedOperatorError(NUMBERS))
         self._check_kinds(info.name, tensors)
+        if operator is FUSED:
+            return self.call_operator(*without_observer(*args, **kwargs), {})
         if operator in DECISIONS:
             DECISIONS[operator](*args, **kwargs)
         if operator.overloadpacket in _BY_OFFSET:
@@ -237,6 +240,7 @@ class Tracer(Mutations):
                 self.constants.note_foreign(output)
             return output
         self.constants.note_made(output, tensors)
+        self.constants.note_steps(output, operator, args, kwargs)
         if not info.mutated:
             self.constants.note_kinds(output, tensors)
         if info.changes_metadata:

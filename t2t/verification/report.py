@@ -47,7 +47,7 @@ class Report:
     """What `verify` found; prints as a table and is true if all is well.
 
     Attributes:
-        ok: whether everything agrees.
+        ok: whether everything agrees, and no more is lost by quantization than is allowed.
         outputs: a report for each output.
         runs: how many inputs were tried.
         rtol: the tolerance that was asked for, or the one for the module's precision.
@@ -55,6 +55,8 @@ class Report:
             structure or constant), or "".
         ran_on: where the converted module ran, or each converted part of a larger one; () where it
             did not run, or is none of t2t's.
+        quantization_error: of a quantized module, the norm of its difference to the original over
+            the original's norm; all else is measured against the original with rounded operands.
     """
 
     ok: bool
@@ -63,6 +65,7 @@ class Report:
     rtol: float
     problem: str = ""
     ran_on: tuple[RanOn, ...] = ()
+    quantization_error: float | None = None
 
     @property
     def max_abs_error(self) -> float:
@@ -100,6 +103,7 @@ class Report:
             "min_cosine": self.min_cosine,
             "runs": self.runs,
             "rtol": self.rtol,
+            "quantization_error": self.quantization_error,
             "problem": self.problem,
             "outputs": outputs,
         }
@@ -118,9 +122,18 @@ class Report:
             *(f"no engine ran: {reason}" for reason in reasons),
             f"max_rel_error {self.max_rel_error:.2e} (allowed {self.rtol:.0e}), "
             f"max_abs_error {self.max_abs_error:.2e}, min_cosine {self.min_cosine:.6f}",
+            *self._lost(),
             *self.problem.splitlines(),
         ]
         return [line for part in text for line in textwrap.wrap(part, WIDTH)]
+
+    def _lost(self) -> list[str]:
+        if self.quantization_error is None:
+            return []
+        return [
+            "compared with the original as it computes with rounded operands; from the original "
+            f"itself it is {self.quantization_error:.2e} apart"
+        ]
 
     def _rows(self) -> list[tuple[str, ...]]:
         if self.problem:

@@ -1,0 +1,87 @@
+"""Rounding numbers to few bits: how a factor of a product is quantized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+__all__ = ["LARGEST", "Bits", "Rounding", "spread"]
+
+Bits = Literal["int8", "fp8", "int4"]
+
+LARGEST: dict[str, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
+"""The number that the largest value of a range becomes."""
+
+# The least and the largest integer of a type; weights use the symmetric part of it.
+_BOUNDS = {"int8": (-128, 127), "int4": (-8, 7)}
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How one factor of a product is rounded: to whole multiples of a scale.
+
+    Attributes:
+        bits: the type.
+        scale: of an activation; None for weights, whose scales are made of their values.
+        axis: of weights, the dimension that has one scale for each index (the output channels);
+            None for one scale.
+        block: of int4 weights, how many numbers along the last dimension share a scale.
+    """
+
+    bits: Bits
+    scale: float | None = None
+    axis: int | None = None
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits not in get_args(Bits):
+            raise ValueError(f"bits={self.bits!r}: supported: {', '.join(get_args(Bits))}")
+
+    def scales(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the scales of a tensor in float32: 0-D, 1-D along the axis, or one per block."""
+        if self.scale is not None:
+            return torch.tensor(self.scale, dtype=torch.float32, device=x.device)
+        sizes = x.detach().float().abs()
+        if self.block is not None:
+            sizes = torch.unflatten(sizes, -1, (-1, self.block)).amax(-1)
+        elif self.axis is not None:
+            axis = self.axis % x.dim()
+            sizes = sizes.transpose(0, axis).flatten(1).amax(1) if x.dim() > 1 else sizes
+        else:
+            sizes = sizes.amax()
+        scale = sizes / LARGEST[self.bits]
+        # Where all weights are zero, or nearly, any scale gives zeros.
+        return torch.where(scale >= torch.finfo(torch.float32).smallest_normal, scale, 1.0)
+
+    def rounded(self, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` in multiples of its scales: int8 (also for int4), or float8."""
+        steps = x.detach().float() / self.spread(scales, x)
+        if self.bits == "fp8":
+            largest = LARGEST["fp8"]
+            return steps.clamp(-largest, largest).to(torch.float8_e4m3fn)
+        low, high = _BOUNDS[self.bits]
+        return steps.round().clamp(low if self.scale is not None else -high, high).to(torch.int8)
+
+    def spread(self, scales: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return scales in a shape that broadcasts to ``x``."""
+        if self.block is not None:
+            return scales.repeat_interleave(self.block, -1)
+        return spread(scales, self.axis, x.dim())
+
+    def fake(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` as the network has it: rounded, times the scale, in its own dtype."""
+        scales = self.scales(x)
+        return (self.rounded(x, scales).float() * self.spread(scales, x)).to(x.dtype)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"bits": self.bits, "scale": self.scale, "axis": self.axis, "block": self.block}
+
+
+def spread(scale: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
+    """Return scales in a shape that broadcasts to a tensor of so many dimensions."""
+    if axis is None:
+        return scale.reshape(())
+    return scale.reshape([-1 if dim == axis % rank else 1 for dim in range(rank)])
