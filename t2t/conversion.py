@@ -234,6 +234,11 @@ def _convert_parts(
 ) -> PartialModule:
     if not isinstance(model, torch.nn.Module):
         raise error or ConversionError("a function has no submodules")
+    if options.get("int8") or options.get("fp8"):
+        raise OptionError(
+            "int8 and fp8 are calibrated on the whole model: with parts in PyTorch, weight_only "
+            "and fp16 can be had"
+        ) from error
     whole = [name for name in _OF_INPUTS if options.get(name)]
     if whole:
         raise OptionError(
@@ -256,9 +261,6 @@ def _convert_parts(
 
 
 _OF_INPUTS = (
-    # Calibration runs the whole module.
-    "int8",
-    "fp8",
     "min_shapes",
     "opt_shapes",
     "max_shapes",

@@ -312,6 +312,8 @@ def test_wrong_uses() -> None:
         t2t.convert(model, [X], torch_executed_modules=["head"])
     with pytest.raises(OptionError, match=r"dynamic_shapes .* give shape_examples"):
         t2t.convert(model, [X], partial=True, dynamic_shapes=[{0: (1, 4)}])
+    with pytest.raises(OptionError, match="calibrated on the whole model"):
+        t2t.convert(model, [X], partial=True, int8=True, calibration=[[X]])
     with pytest.raises(OptionError, match="fp16_mode"):
         t2t.convert_submodules(model, [X], fp16_mode=True)
     with pytest.raises(ConversionError, match="a function has no submodules"):

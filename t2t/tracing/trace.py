@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -95,10 +95,10 @@ def trace(
         _trace, module, args, kwargs, names, dimensions, boxes, narrow_shapes, automatic, finish
     )
     with TRACE_LOCK, uninterrupted() as interrupts:
-        try:
+        # Outside of `except`: errors of the second trace have nothing to do with the first.
+        with suppress(ValueNeeded):
             return record(interrupts, sees_functions=bool(dimensions))
-        except ValueNeeded:
-            return record(interrupts, sees_functions=True)
+        return record(interrupts, sees_functions=True)
 
 
 def _trace(
