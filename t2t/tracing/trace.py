@@ -48,6 +48,10 @@ ONE = (
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
     **LIMITS,
+    "There was no rule registered for HOP": (
+        "an operator that takes functions, as torch.cond and flex_attention, which this PyTorch "
+        "does not show to a trace; a newer one does"
+    ),
     "with symbolic sizes/strides": (
         "PyTorch's own code needs plain numbers for the sizes here, which are dynamic; declare "
         "them static, or use other functions"
