@@ -120,6 +120,7 @@ def _trace(
     sees_functions: bool,
 ) -> Graph:
     with ExitStack() as stack:
+        stack.enter_context(_paused_collection())
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
         sizes = None
@@ -130,7 +131,8 @@ def _trace(
         tracer.sees_functions = sees_functions
         snapshot = Snapshot(module)
         stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
-        stack.enter_context(_paused_collection())
+        # What is young from here on was made by the model.
+        gc.collect(0)
         fake_args, fake_kwargs = map_tree(functools.partial(_fake, tracer, sizes), (args, kwargs))
         if sizes is not None:
             # A size of 1 in the example must not be treated as special.
@@ -187,10 +189,9 @@ def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any)
 
 @contextmanager
 def _paused_collection() -> Iterator[None]:
-    """Keep the garbage collector from running, so that what is new can be told from what is old."""
+    """Keep the garbage collector from running: it takes time, and makes what is new old."""
     enabled = gc.isenabled()
     gc.disable()
-    gc.collect(0)
     try:
         yield
     finally:
