@@ -112,8 +112,13 @@ def run(python: str, options: list[str]) -> tuple[dict[str, Any], dict[str, str]
         counts[kind] += 1
         if bad is not None:
             name = f"{case.get('classname')}.{case.get('name')}".removeprefix("tests.")
-            failures[name] = (bad.get("message") or "").partition("\n")[0]
+            failures[name] = _without_paths((bad.get("message") or "").partition("\n")[0])
     return {**row, **counts}, failures
+
+
+def _without_paths(text: str) -> str:
+    """Leave out where the checkout and the packages lie on this machine."""
+    return re.sub(r"[^\s'\"]*/site-packages/", "", text).replace(f"{ROOT}/", "")
 
 
 def write(row: dict[str, Any], failures: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ import click
 
 from t2t.cli.options import (
     CHECKPOINT,
+    EXISTING_FILE,
     NEW_FILE,
     Given,
     device_option,
@@ -78,6 +79,24 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
     metavar="NAME",
     help="A submodule to keep in float32; shell patterns work.",
 )
+@click.option("--int8", is_flag=True, help="Compute products in int8; see --calibration.")
+@click.option("--fp8", is_flag=True, help="Compute products in 8-bit floats; see --calibration.")
+@click.option(
+    "--weight-only", type=click.Choice(["int8", "int4"]), help="Store linear weights in few bits."
+)
+@click.option(
+    "--calibration",
+    multiple=True,
+    type=EXISTING_FILE,
+    help="For --int8 and --fp8: inputs saved by torch.save (repeatable), or scales (.json).",
+)
+@click.option(
+    "--calibration-method",
+    type=click.Choice(["mse", "minmax", "percentile", "entropy"]),
+    default="mse",
+    help="How ranges are chosen.",
+)
+@click.option("--int8-exclude", multiple=True, metavar="NAME", help="A submodule to keep as it is.")
 @click.option("--float64-as-float32", is_flag=True, help="Compute in float32 what is float64.")
 @click.option("--tf32", is_flag=True, help="Let float32 matrix products round to 10 bits.")
 @click.option("--ignore-dropout", is_flag=True, help="Convert as if dropout were off.")
@@ -128,6 +147,7 @@ def convert(
     rtol: float | None,
     require_engine: bool,
     configure: str | None,
+    calibration: Sequence[Path],
     input_names: Sequence[str],
     output_names: Sequence[str],
     **options: Any,
@@ -160,6 +180,7 @@ def convert(
         kwargs,
         **example.options,
         **options,
+        calibration=_calibration(calibration),
         configure=None if configure is None else imported(configure, "--configure"),
         input_names=input_names or None,
         output_names=output_names or None,
@@ -192,6 +213,17 @@ def convert(
     facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
     shown = table(["", ""], facts)
     return Result(data, [shown, *parts.reports_shown(reports)])
+
+
+def _calibration(paths: Sequence[Path]) -> Any:
+    """Return the scales or the inputs that files hold; None where there are none."""
+    import torch
+
+    from t2t.quantization.scales import Scales
+
+    if len(paths) == 1 and paths[0].suffix == ".json":
+        return Scales.from_json(paths[0].read_text(encoding="utf-8"))
+    return [torch.load(path, weights_only=True) for path in paths] or None
 
 
 def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> None:
