@@ -206,7 +206,7 @@ MORE = [
         )
         for name, function, kwargs, _ in FUNCTIONS
         # They jump: a rounding decides between 0.1 and 20, or 0.5 and 0.
-        if name != "threshold" and "hardshrink" not in name
+        if "threshold" not in name and "hardshrink" not in name
     ],
     OpCase(
         "prelu-policy", nn.Sequential(nn.Linear(8, 3), slopes(3)), [(4, 8)], policy=HALF,

@@ -653,7 +653,10 @@ def test_modules_are_left_after_an_error_at_any_call(steps: list[str]) -> None:
 @pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals reach that only"
 )
-def test_ctrl_c_at_any_point_leaves_everything() -> None:
+def test_ctrl_c_at_any_point_leaves_everything(request: pytest.FixtureRequest) -> None:
+    # A shell's background jobs start with Ctrl-C ignored.
+    before_all = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before_all))
     module = Everything(["assign", "write", "cached", "call", "hook", "hold"]).eval()
     before, names = described(module), patched_names()
     to_network(module, [X])
