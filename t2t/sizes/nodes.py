@@ -38,12 +38,15 @@ class SizeEnvironment(ShapeEnv):
     Attributes:
         examples: the value of each symbol for the example inputs.
         assumed: the sizes that are 1 in the example, though PyTorch took them not to be.
+        before_number: called before a dynamic size becomes a plain number for PyTorch or the model,
+            as where one is an index.
     """
 
     def __init__(self, record: Callable[[Value, Reason], None]) -> None:
         super().__init__(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         self.examples: dict[Symbol, int] = {}
         self.assumed: dict[str, None] = {}
+        self.before_number: Callable[[], None] = lambda: None
         self._record = record
         self._nodes: dict[Value, SizeNode] = {}
         self._results: dict[tuple[Any, ...], SizeNode] = {}
@@ -186,6 +189,8 @@ class SizeNode(SymNode):
 
     @override
     def guard_int(self, file: Any, line: int) -> int:
+        if isinstance(self.value, Polynomial | Operation):
+            self.shape_env.before_number()
         return int(self.shape_env.decide(self.value, "internal" if file else "number"))
 
     @override

@@ -101,7 +101,7 @@ def trace(
     with TRACE_LOCK, uninterrupted() as interrupts:
         # Outside of `except`: errors of the second trace have nothing to do with the first.
         with suppress(ValueNeeded):
-            return record(interrupts, sees_functions=bool(dimensions))
+            return record(interrupts, sees_functions=False)
         return record(interrupts, sees_functions=True)
 
 
@@ -129,6 +129,8 @@ def _trace(
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
         tracer.sees_functions = sees_functions
+        if sizes is not None:
+            sizes.mode.shape_env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
         stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
         # What is young from here on was made by the model.
@@ -149,9 +151,12 @@ def _trace(
         try:
             with interrupts.allowed():
                 output = _forward(tracer, module, fake_args, fake_kwargs)
-        except T2TError:
-            raise
         except Exception as error:
+            if tracer.needs_value:
+                # Compiled code drops it where it asks for an index, and tells of something else.
+                raise ValueNeeded from None
+            if isinstance(error, T2TError):
+                raise
             where = _where(tracer, error)
             if "unhashable type: non-nested SymInt" in str(error):
                 raise GuardError(f"{UNHASHABLE}{where}") from error

@@ -168,7 +168,7 @@ class Tracer(Mutations):
             if not random and not has_symbol((args, tuple(kwargs.values()))):
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
-            self._need_functions()
+            self.need_functions()
             raise self.located(UnsupportedOperatorError(NUMBERS))
         self._check_kinds(info.name, tensors)
         if operator is FUSED:
@@ -181,7 +181,8 @@ class Tracer(Mutations):
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
 
-    def _need_functions(self) -> None:
+    def need_functions(self) -> None:
+        """Give up where a trace that sees functions may find another way."""
         if not self.sees_functions:
             self.needs_value = True
             raise ValueNeeded
