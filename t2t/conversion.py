@@ -173,6 +173,8 @@ def convert(
             if torch_executed_modules:
                 raise ConversionError("torch_executed_modules names parts of it")
             return _convert_whole(module, inputs, kwargs, **options)[0]
+        except OptionError:
+            raise
         except ConversionError as error:
             return _convert_parts(
                 module, inputs, kwargs, options, error, None, torch_executed_modules
@@ -213,8 +215,6 @@ def convert_submodules(
         ConversionError: a module of ``modules`` does not convert, or nothing does.
     """
     check_module(model)
-    if not isinstance(model, torch.nn.Module):
-        raise ConversionError("a function has no submodules")
     known = [name for name in _OPTIONS if name not in ("partial", "torch_executed_modules")]
     refuse_unknown({name: x for name, x in options.items() if name not in known}, known)
     options = {**{name: _DEFAULTS[name] for name in known}, **options}
@@ -234,10 +234,12 @@ def _convert_parts(
 ) -> PartialModule:
     if not isinstance(model, torch.nn.Module):
         raise error or ConversionError("a function has no submodules")
-    if options.get("int8") or options.get("fp8"):
+    quantized = [name for name in ("int8", "fp8", "weight_only") if options[name]]
+    if quantized:
         raise OptionError(
-            "int8 and fp8 are calibrated on the whole model: with parts in PyTorch, weight_only "
-            "and fp16 can be had"
+            f"{quantized[0]} is calibrated on and compared with a whole model, not with parts of "
+            f"one{f' (which does not convert whole: {error})' if error else ''}; leave it out, and "
+            "say fp16=True or bf16=True"
         ) from error
     whole = [name for name in _OF_INPUTS if options.get(name)]
     if whole:

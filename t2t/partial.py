@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,15 +20,14 @@ from t2t.io import arguments, tree_leaves
 from t2t.isolation import preserved, storage_key
 from t2t.module import Part, PartialModule, ReferenceExecutionWarning, TRTModule, with_parts
 from t2t.recording import Recording
+from t2t.verification import OutputReport
+from t2t.verification.metrics import RTOL, measure
 
 __all__ = ["convert_parts"]
 
 _log = logging.getLogger(__name__)
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-
-# Norm of the difference over the norm of the original's result, with which a part is accepted.
-_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 1e-1}
 
 _NEVER_CALLED = "it was not called as a module in the example runs"
 _WRITES_INPUT = "it writes to its input in place, or returns a view of it"
@@ -236,26 +237,19 @@ class _Search:
     def table(self, reason: str) -> list[Part]:
         """Return what runs where."""
         shares = self._shares()
+        inside: dict[str, float] = defaultdict(float)
+        for name in self.engines:
+            parents = name.split(".")
+            for depth in range(1, len(parents)):
+                inside[".".join(parents[:depth])] += shares.get(name, 0.0)
         rows = [] if not reason else [Part("(the model)", False, 0.0, reason)]
         for name, _ in self._model.named_modules():
             if name in self.engines or name in self.reasons:
                 rows.append(Part(name, name in self.engines, 0.0, self.reasons.get(name, "")))
-        done = [part.name for part in rows if part.in_engine]
+        # What engines inside of it do is none of PyTorch's work.
         return [
-            Part(
-                part.name,
-                part.in_engine,
-                shares.get(part.name, 0.0)
-                - (
-                    0
-                    if part.in_engine
-                    else sum(
-                        shares.get(name, 0.0) for name in done if name.startswith(f"{part.name}.")
-                    )
-                ),
-                part.reason,
-            )
-            for part in rows
+            replace(row, share=shares.get(row.name, 0.0) - inside.get(row.name, 0.0))
+            for row in rows
         ]
 
     def _shares(self) -> dict[str, float]:
@@ -400,22 +394,10 @@ def _difference(converted: TRTModule, args: Any, kwargs: Any, output: Any) -> st
             found = converted(*args, **kwargs)
     except (ShapeError, ConversionError) as error:
         return str(error)
-    pairs = zip(_tensors(output), _tensors(found), strict=True)
-    allowed = _TOLERANCES[converted.precision or "fp32"]
-    for wanted, got in pairs:
-        if wanted.shape != got.shape or wanted.dtype != got.dtype:
-            return f"its engine returns {got.dtype} {tuple(got.shape)}, not {tuple(wanted.shape)}"
-        if not wanted.is_floating_point():
-            if not torch.equal(wanted, got):
-                return "its engine returns other numbers"
-            continue
-        a, b = wanted.detach().double(), got.detach().double()
-        finite = a.isfinite()
-        distance, size = float((a - b)[finite].norm()), float(a[finite].norm())
-        if not torch.equal(finite, b.isfinite()) or distance > allowed * size:
-            return f"its engine differs by {distance:.2g} from a result of norm {size:.2g}"
-    return ""
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    outputs: dict[str, OutputReport] = {}
+    problem = measure(output, found, None, RTOL[converted.precision or "fp32"], outputs)
+    wrong = [report for report in outputs.values() if not report.ok]
+    if wrong and not problem:
+        problem = f"{wrong[0].name} differs by {wrong[0].max_rel_error:.2g} of its norm"
+        problem += f" ({wrong[0].note})" if wrong[0].note else ""
+    return f"its engine disagrees: {problem}" if problem else ""

@@ -246,7 +246,7 @@ def test_a_part_that_works_otherwise_inside_the_model_is_noticed() -> None:
     model, x = made(Switched), torch.randn(3, 6)
     converted = t2t.convert(model, [x], partial=True)
     assert list(converted.engines) == ["part.linear", "last"]
-    assert "its engine differs" in reasons(converted)["part"]
+    assert "its engine disagrees" in reasons(converted)["part"]
     check(model, converted, x, torch.randn(3, 6))
 
 
@@ -255,7 +255,9 @@ def test_a_wrong_engine_is_seen() -> None:
     converted, x = t2t.convert(linear, [torch.randn(2, 4)]), torch.randn(2, 4)
     assert _difference(converted, (x,), {}, linear(x)) == ""
     assert "differs" in _difference(converted, (x,), {}, other(x))
-    assert "returns" in _difference(converted, (x,), {}, other(x).half())
+    assert "dtype" in _difference(converted, (x,), {}, linear(x).half())
+    assert "structure" in _difference(converted, (x,), {}, (linear(x), linear(x)))
+    assert "output" in _difference(converted, (x,), {}, linear(x) * (1 + 2e-4))
     assert "(3, 4)" in _difference(converted, (torch.randn(3, 4),), {}, other(x))
 
 
@@ -312,8 +314,10 @@ def test_wrong_uses() -> None:
         t2t.convert(model, [X], torch_executed_modules=["head"])
     with pytest.raises(OptionError, match=r"dynamic_shapes .* give shape_examples"):
         t2t.convert(model, [X], partial=True, dynamic_shapes=[{0: (1, 4)}])
-    with pytest.raises(OptionError, match="calibrated on the whole model"):
-        t2t.convert(model, [X], partial=True, int8=True, calibration=[[X]])
+    with pytest.raises(OptionError, match=r"compared with a whole model.*needs the value"):
+        t2t.convert(model, [X], partial=True, weight_only="int8")
+    with pytest.raises(OptionError, match="calibration"):
+        t2t.convert(model, [X], partial=True, int8=True)
     with pytest.raises(OptionError, match="fp16_mode"):
         t2t.convert_submodules(model, [X], fp16_mode=True)
     with pytest.raises(ConversionError, match="a function has no submodules"):

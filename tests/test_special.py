@@ -35,6 +35,11 @@ QUANTILES = [
     OpCase("quantile-all", lambda x: torch.quantile(x, 0.4), [(3, 11)]),
     OpCase("quantile-nan", lambda x: torch.quantile(x, 0.4, 1), [HOLES]),
     OpCase("quantile-keepdim", lambda x: x.quantile(0.4, 0, True), [(3, 4, 5)]),
+    OpCase("quantile-ends", lambda x: (x.quantile(1, 0), x.quantile(0, 0)), [(3, 4)]),
+    OpCase(
+        "quantile-beyond", lambda x: x.quantile(torch.tensor([0.5, 1.5]), 1), [(3, 4)],
+        raises="between 0 and 1",
+    ),
     OpCase("quantile-scalar", lambda x: x.quantile(0.4), [()]),
     OpCase("nanquantile-method", lambda x: x.nanquantile(0.4, 1, keepdim=True), [EMPTY_ROW]),
     OpCase(

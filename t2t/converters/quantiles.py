@@ -17,8 +17,12 @@ from t2t.converters.order import MAX_K
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
+from t2t.sizes import static_size
 
 __all__ = ["nanmedian", "nanmedian_dim", "nanquantile", "quantile"]
+
+
+_INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 def _quantile_output(
@@ -31,11 +35,13 @@ def _quantile_output(
     out: Any = None,
 ) -> Any:
     """Return the fake result; PyTorch's own code looks at the values of ``q``, which has none."""
-    del interpolation, out
+    del out
     heads = tuple(q.shape) if isinstance(q, torch.Tensor) else ()
-    number = isinstance(q, float) and 0 <= q <= 1
+    number = isinstance(q, int | float) and 0 <= q <= 1
     known = isinstance(q, torch.Tensor) and q.dtype == input.dtype and q.ndim <= 1
-    if not (number or known) or input.dtype not in (torch.float32, torch.float64):
+    if not (number or known) or interpolation not in _INTERPOLATIONS:
+        return NotImplemented
+    if input.dtype not in (torch.float32, torch.float64) or 0 in map(static_size, input.shape):
         return NotImplemented
     if dim is None:
         kept: tuple[Any, ...] = (1,) * input.ndim if keepdim else ()
@@ -151,6 +157,8 @@ class _Rows:
         if net.is_traced(q):
             raise UnsupportedArgumentError("q depends on the input: supported: constants")
         wanted = torch.as_tensor(q, dtype=dtype).double().reshape(-1)
+        if not bool(((wanted >= 0) & (wanted <= 1)).all()):
+            raise UnsupportedArgumentError(f"q={q}: quantiles lie between 0 and 1")
         results = [self._quantile(float(number), interpolation) for number in wanted]
         joined = results[0] if len(results) == 1 else net.add_concatenation(results, 1)
         enough = 1 if lenient else self.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
@@ -194,7 +194,7 @@ def read_parts(text: Any) -> list[Part]:
 
 def with_parts(
     model: torch.nn.Module,
-    parts: Mapping[str, Callable[[], torch.nn.Module] | torch.nn.Module],
+    parts: Mapping[str, torch.nn.Module],
 ) -> torch.nn.Module:
     """Return a copy of a model with other modules in the place of some.
 

@@ -16,12 +16,11 @@ from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import TRTModule, engine_required
 from t2t.quantization.simulation import FakeQuantized, fake_quantized
-from t2t.verification.metrics import measure
+from t2t.verification.metrics import RTOL, measure
 from t2t.verification.report import OutputReport, Report
 
 __all__ = ["verify"]
 
-_RTOL = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 5e-2}
 # Where sums are made in another order, some numbers tip over to the next step of int8, one in 127;
 # what is half before it is rounded tips over everywhere, so that all of rounding's error shows.
 _RTOL_ROUNDED = {"fp32": 1e-2, "fp16": 1e-1, "bf16": 1e-1}
@@ -81,7 +80,7 @@ def verify(
     rounded = fake_quantized(module, quantization) if quantization and plain else None
     generator = torch.Generator().manual_seed(seed)
     precision = getattr(module_trt, "precision", "fp32")
-    default = _RTOL.get(precision, _RTOL["fp32"])
+    default = RTOL.get(precision, RTOL["fp32"])
     if _rounds(module_trt):
         default = _RTOL_ROUNDED.get(precision, default)
     worst: dict[str, OutputReport] = {}
