@@ -20,7 +20,6 @@ __all__ = [
     "is_hidden",
     "module_location",
     "raised_location",
-    "torch_location",
     "user_location",
 ]
 
@@ -135,17 +134,6 @@ def _public_name(owner: ModuleType | None, name: str, found: Any) -> str | None:
 def _method(name: str) -> tuple[str, bool] | None:
     known = callable(getattr(torch.Tensor, name, None))
     return (f"torch.Tensor.{name}", True) if known else None
-
-
-def torch_location() -> Location | None:
-    """Find the innermost line of torch's own modules, as nn.TransformerEncoder's forward."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if "/torch/nn/" in code.co_filename:
-            return Location(code.co_filename, frame.f_lineno, _name(code))
-        frame = frame.f_back
-    return None
 
 
 def module_location(boundary: CodeType) -> Location | None:

@@ -25,7 +25,7 @@ from t2t.tracing.casts import patch_casts
 from t2t.tracing.function_mode import FunctionMode
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.kinds import LIMITS
-from t2t.tracing.locations import raised_location, torch_location
+from t2t.tracing.locations import raised_location
 from t2t.tracing.observers import observer_problem
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
@@ -125,7 +125,7 @@ def _trace(
         stack.enter_context(preserved_torch_state())
         sizes = None
         if dimensions:
-            sizes = DynamicSizes(dimensions, boxes, names, lambda: _place(tracer))
+            sizes = DynamicSizes(dimensions, boxes, names, lambda: tracer.deciding_location())
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
         tracer.sees_functions = sees_functions
@@ -210,11 +210,6 @@ def _limit(error: Exception) -> str:
     if not reason and isinstance(error, UnsupportedOperatorException):
         return f"{error.func}: PyTorch itself does not know the shape of its result"
     return reason
-
-
-def _place(tracer: Tracer) -> Any:
-    """Return the user's line that runs now, or torch's where there is none."""
-    return tracer.location() or torch_location()
 
 
 def _fake(tracer: Tracer, sizes: DynamicSizes | None, x: Any) -> Any:
