@@ -316,6 +316,20 @@ def test_transformers(folder, name):
     assert [output["name"] for output in found["outputs"]] == ["last_hidden_state", "pooler_output"]
 
 
+def test_an_unknown_transformers_model_is_named(folder):
+    pytest.importorskip("transformers")
+    message = refused("convert", "transformers:brt", "--shape", "1", "-o", "net.pt")
+    assert "no model 'brt'" in message
+
+
+def test_what_a_source_needs_is_named(folder, monkeypatch):
+    # None in sys.modules makes the import fail as if the package were not there.
+    for name in ("timm", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+        message = refused("convert", f"{name}:bert", "--shape", "1", "-o", "net.pt")
+        assert f"pip install {name}" in message
+
+
 def test_transformers_from_a_folder(folder):
     transformers = pytest.importorskip("transformers")
     settings = {option.split("=")[1]: int(option.split("=")[2]) for option in BERT}
@@ -633,7 +647,6 @@ WRONG = [
     ("convert model.onnx --shape 1 -o net.pt", "does not read ONNX"),
     ("convert model.pth --shape 1 -o net.pt", "--weights model.pth"),
     ("convert torchvision:resnet19 --shape 1 -o net.pt", "did you mean resnet18"),
-    ("convert transformers:brt --shape 1 -o net.pt", "no model 'brt'"),
     ("convert users:make -o net.pt", "--shape ids=... --shape scale=..."),
     ("convert users:make --shape ids:int64=3 -o net.pt", "--shape scale=..."),
     ("convert users:image --shape a=3 -o net.pt", "--shape x=..."),
