@@ -43,7 +43,7 @@ from t2t.sizes.declared import Declared, InputShape, declare
 from t2t.sizes.expressions import symbols_of
 from t2t.sizes.notation import text
 from t2t.sizes.proofs import span
-from t2t.tracing import Graph, Value, emit, trace
+from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.kinds import unsupported_input
@@ -320,9 +320,9 @@ def _trace(
     if narrow_shapes and len(example.declared.profiles) > 1:
         raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
-    def finish(output: Any, tracer: Any) -> tuple[list[Value], Any, Any]:
+    def finish(output: Any, recorder: Recorder) -> tuple[list[Value], Any, Any]:
         leaves, form = flatten(output, share=True, name="output")
-        return [tracer.value(leaf) for leaf in leaves], form, classes_of(output)
+        return [recorder.value(leaf) for leaf in leaves], form, classes_of(output)
 
     with without_dropout(module, ignore_dropout):
         graph = trace(

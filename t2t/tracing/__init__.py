@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from t2t.tracing.emit import emit
 from t2t.tracing.graph import Call, Graph, Location, Value
+from t2t.tracing.recorder import Recorder
 from t2t.tracing.trace import trace
-from t2t.tracing.tracer import Tracer
 
-__all__ = ["Call", "Graph", "Location", "Tracer", "Value", "emit", "trace"]
+__all__ = ["Call", "Graph", "Location", "Recorder", "Value", "emit", "trace"]

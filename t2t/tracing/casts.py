@@ -19,7 +19,7 @@ import torch
 from t2t.precision import Cast
 from t2t.tracing.locations import is_hidden
 from t2t.tracing.patches import patch
-from t2t.tracing.tracer import Tracer
+from t2t.tracing.recorder import Recorder
 
 __all__ = ["patch_casts"]
 
@@ -27,23 +27,23 @@ _FLOAT32 = 6
 """torch.float32 in TorchScript's graphs, c10::ScalarType::Float."""
 
 
-def patch_casts(stack: ExitStack, tracer: Tracer) -> None:
-    """Let what casts to float32, and ``torch.autocast``, be noted by a tracer."""
+def patch_casts(stack: ExitStack, recorder: Recorder) -> None:
+    """Let what casts to float32, and ``torch.autocast``, be noted by a recorder."""
     for name in ("float", "to", "type", "type_as"):
-        patch(stack, torch.Tensor, name, functools.partial(_noted, tracer, name))
+        patch(stack, torch.Tensor, name, functools.partial(_noted, recorder, name))
     for name in ("as_tensor", "asarray"):
-        patch(stack, torch, name, functools.partial(_noted, tracer, name))
+        patch(stack, torch, name, functools.partial(_noted, recorder, name))
     for owner in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        patch(stack, owner, "__call__", functools.partial(_scripted, tracer))
-    patch(stack, torch.autocast, "__enter__", functools.partial(_entered, tracer))
-    patch(stack, torch.autocast, "__exit__", functools.partial(_left, tracer))
+        patch(stack, owner, "__call__", functools.partial(_scripted, recorder))
+    patch(stack, torch.autocast, "__enter__", functools.partial(_entered, recorder))
+    patch(stack, torch.autocast, "__exit__", functools.partial(_left, recorder))
 
 
-def _noted(tracer: Tracer, name: str, original: Callable[..., Any]) -> Any:
+def _noted(recorder: Recorder, name: str, original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def cast_noted(x: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(x, *args, **kwargs)
-        if not tracer.is_active() or not isinstance(x, torch.Tensor):
+        if not recorder.is_active() or not isinstance(x, torch.Tensor):
             return result
         if getattr(result, "dtype", None) != torch.float32:
             return result
@@ -52,7 +52,7 @@ def _noted(tracer: Tracer, name: str, original: Callable[..., Any]) -> Any:
             # torch's own code, and t2t's formulas: no word of the model's.
             return result
         cast = _cast(name, frame, args, kwargs)
-        return result if cast is None else tracer.note_cast(result, cast)
+        return result if cast is None else recorder.note_cast(result, cast)
 
     return cast_noted
 
@@ -92,18 +92,18 @@ def _words(code: CodeType, position: int) -> frozenset[str]:
     return frozenset(found)
 
 
-def _scripted(tracer: Tracer, original: Callable[..., Any]) -> Any:
+def _scripted(recorder: Recorder, original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  it takes that place
         graph = self.inlined_graph  # owns its nodes
-        if not tracer.is_active() or not any(map(_casts_up, graph.findAllNodes("aten::to"))):
+        if not recorder.is_active() or not any(map(_casts_up, graph.findAllNodes("aten::to"))):
             return original(self, *args, **kwargs)
         # Its casts are not seen one by one: what it does with them is float32 as a whole.
-        tracer.autocast.append(False)
+        recorder.autocast.append(False)
         try:
             return original(self, *args, **kwargs)
         finally:
-            tracer.autocast.pop()
+            recorder.autocast.pop()
 
     return __call__
 
@@ -115,21 +115,21 @@ def _casts_up(node: Any) -> bool:
     return kind in (None, "Float") and any(x.toIValue() == _FLOAT32 for x in rest)
 
 
-def _entered(tracer: Tracer, original: Callable[..., Any]) -> Any:
+def _entered(recorder: Recorder, original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def __enter__(self: torch.autocast) -> Any:  # noqa: N807  it takes that place
-        if tracer.is_active():
-            tracer.autocast.append(self._enabled)
+        if recorder.is_active():
+            recorder.autocast.append(self._enabled)
         return original(self)
 
     return __enter__
 
 
-def _left(tracer: Tracer, original: Callable[..., Any]) -> Any:
+def _left(recorder: Recorder, original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def __exit__(self: torch.autocast, *error: Any) -> Any:  # noqa: N807  it takes that place
-        if tracer.is_active() and tracer.autocast:
-            tracer.autocast.pop()
+        if recorder.is_active() and recorder.autocast:
+            recorder.autocast.pop()
         return original(self, *error)
 
     return __exit__

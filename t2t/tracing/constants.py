@@ -15,8 +15,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from t2t.errors import UnsupportedOperatorError
 from t2t.isolation import Change, SavedMemory, storage_key
 from t2t.precision import Cast, Kind, Operand, after_cast, promoted
-from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.graph import Location, Value, tree_leaves
+from t2t.tracing.memory import View, version_of
 from t2t.tracing.observers import Steps, steps_of
 
 __all__ = ["Constants"]
@@ -93,6 +93,19 @@ class Constants:
                 self._unseen.append((tensor, locate()))
             self._readers.setdefault(key, []).append((id(tensor), value))
         return known[0]
+
+    def stand_in(self, value: Value) -> torch.Tensor:
+        """Return a new tensor that stands for a constant value."""
+        with torch._C._DisableTorchDispatch():
+            tensor = value.tensor.detach()
+        key = storage_key(tensor)
+        if key not in self._state and key not in self._readers:
+            # A copy of t2t's own: no tensor of this memory was read.
+            self._made.add(key)
+        self._values[id(tensor)] = (value, _layout(tensor))
+        self._kept.append(tensor)
+        self._kinds[tensor] = value.kind
+        return tensor
 
     def before_write(self, target: torch.Tensor) -> None:
         """Keep what a real tensor holds, as it is about to be written in place.

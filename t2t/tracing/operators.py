@@ -11,8 +11,9 @@ import torch
 from torch._ops import OpOverload
 
 from t2t.registry import Formula, find_formula
+from t2t.sizes import is_symbolic
 
-__all__ = ["OperatorInfo", "decompositions", "draws_random", "operator_info"]
+__all__ = ["DECISIONS", "OperatorInfo", "decompositions", "draws_random", "operator_info"]
 
 
 @dataclass(frozen=True)
@@ -127,3 +128,28 @@ def _decomposition(operator: OpOverload) -> Callable[..., Any] | None:
         # TorchScript's own operators, such as aten::size: some versions say that they do not exist.
         return None
     return operator.decompose if decomposes else None
+
+
+def _decide_squeeze(self: torch.Tensor, dim: Any = None) -> None:
+    """Let a guard say whether a dynamic size is 1.
+
+    torch assumes in silence that it is not; the result would have another rank where it is.
+    """
+    chosen = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    for axis in chosen:
+        if self.ndim and is_symbolic(size := self.shape[axis]):
+            bool(size == 1)
+
+
+DECISIONS: dict[OpOverload, Callable[..., None]] = dict.fromkeys(
+    (
+        torch.ops.aten.squeeze.default,
+        torch.ops.aten.squeeze.dim,
+        torch.ops.aten.squeeze.dims,
+        torch.ops.aten.squeeze_.default,
+        torch.ops.aten.squeeze_.dim,
+        torch.ops.aten.squeeze_.dims,
+    ),
+    _decide_squeeze,
+)
+"""What must be decided about dynamic sizes before an operator runs."""

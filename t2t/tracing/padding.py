@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from t2t.tracing.patches import patch
-from t2t.tracing.tracer import Tracer
+from t2t.tracing.recorder import Recorder
 
 __all__ = ["patch_encoder"]
 
 _ENCODER = torch.nn.TransformerEncoder
 
 
-def patch_encoder(stack: ExitStack, tracer: Tracer) -> None:
+def patch_encoder(stack: ExitStack, recorder: Recorder) -> None:
     """Let the encoder decide as in eval mode, until the stack closes, but compute on all places."""
-    patches = _Patches(tracer)
+    patches = _Patches(recorder)
     patch(stack, torch.backends.mha, "get_fastpath_enabled", patches.fastpath)
     patch(stack, torch, "_nested_tensor_from_mask", patches.nested)
     patch(stack, torch, "_nested_tensor_from_mask_left_aligned", patches.left_aligned)
@@ -44,21 +44,21 @@ class _Patches:
     """The functions that PyTorch's encoder decides with; it is asked once, then run without them.
 
     Args:
-        tracer: says whether calls are to be recorded.
+        recorder: says whether calls are to be recorded.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._asked = False
         self._code = _ENCODER.forward.__code__
 
     def _is_asked(self) -> bool:
-        return self._asked and self._tracer.is_active()
+        return self._asked and self._recorder.is_active()
 
     def fastpath(self, original: Callable[[], bool]) -> Any:
         @functools.wraps(original)
         def get_fastpath_enabled() -> bool:
-            if not self._tracer.is_active():
+            if not self._recorder.is_active():
                 return original()
             # The fused attention of the layers has no converter; its parts have.
             asking = self._asked and sys._getframe(1).f_code is self._code
@@ -103,7 +103,7 @@ class _Patches:
     def forward(self, original: Callable[..., Tensor]) -> Any:
         @functools.wraps(original)
         def forward(encoder: torch.nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Tensor:
-            if not self._tracer.is_active():
+            if not self._recorder.is_active():
                 return original(encoder, *args, **kwargs)
             self._asked = True
             try:

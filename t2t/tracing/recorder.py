@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -22,132 +22,85 @@ from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
-from t2t.tracing.aliasing import Entry, Memory, View, version_of
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
-from t2t.tracing.inverses import invert
 from t2t.tracing.kinds import COMPLEX
-from t2t.tracing.layout import REPLAYED, by_elements
 from t2t.tracing.locations import module_location, user_location
+from t2t.tracing.memory import Entry, Memory, View, version_of, view_of_elements
 from t2t.tracing.operators import operator_info
 
-__all__ = ["NO_CONVERTER", "RANDOM", "UNSEEN", "Recorder"]
-
-RANDOM = (
-    "it draws random numbers, which an engine cannot; call .eval() on the module, or pass the "
-    "numbers in as an input"
-)
+__all__ = ["Recorder"]
 
 UNSEEN = (
     "a tensor that depends on the input was made where t2t does not see it (kept from an earlier "
     "call, or made inside a converted function)"
 )
 
-NO_CONVERTER = (
-    "this operator has no converter; write one with @t2t.converter({name!r}), or leave it out"
-)
+aten = torch.ops.aten
 
 
 class Recorder:
-    """Turns calls in one thread into a `Graph`.
+    """Turns the calls of one forward pass, in one thread, into a `Graph`.
 
     Args:
         mode: the mode of the fake tensors that stand for the inputs.
         state: names of the module's parameters and buffers, which a trace must not change.
         boundary: code of the function that calls the user's module.
+        perform: makes a call so that it is recorded, ``perform(function, args, kwargs)``.
     """
 
     def __init__(
-        self, mode: FakeTensorMode, state: dict[str, torch.Tensor], boundary: CodeType
+        self,
+        mode: FakeTensorMode,
+        state: dict[str, torch.Tensor],
+        boundary: CodeType,
+        perform: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
     ) -> None:
         self.mode = mode
+        self.boundary = boundary
         self.graph = Graph()
+        self.constants = Constants(state)
+        self.memory = Memory(self.apply)
         self.scopes = [""]
+        """Paths of the modules that the forward pass is in, innermost last."""
         self.failure: tuple[BaseException | None, str] = (None, "")
         """The last exception that left a module, and that module."""
-        self.constants = Constants(state)
-        # The regions of torch.autocast that the forward pass is in: whether each is enabled.
         self.autocast: list[bool] = []
-        self._cast: Cast | None = None
-        self._boundary = boundary
-        self._thread = threading.get_ident()
-        self._paused = 0
-        # The operators whose decompositions run now, outermost first.
-        self._decomposing: list[str] = []
+        """The regions of torch.autocast that the forward pass is in: whether each is enabled."""
+        self.formulas: list[str] = []
+        """The operators whose formulas run now, outermost first."""
         self.precision: Precision | None = None
         """How the parts of the formula that runs now are computed, if it says so."""
-        self._memory = Memory(self._refresh, self._invert)
+        self.is_paused = False
+        self._cast: Cast | None = None
+        self._thread = threading.get_ident()
+        self._perform = perform
+
+    # -- where the forward pass is -----------------------------------------------------------------
 
     def is_active(self) -> bool:
-        """Say whether calls of this thread are to be recorded now."""
-        return not self._paused and threading.get_ident() == self._thread
+        """Return whether calls of this thread are to be recorded now."""
+        return not self.is_paused and threading.get_ident() == self._thread
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let torch run as it is, to compute the shapes of results."""
-        self._paused += 1
+        before, self.is_paused = self.is_paused, True
         try:
             yield
         finally:
-            self._paused -= 1
-
-    def is_traced(self, x: Any) -> bool:
-        """Say whether a tensor depends on the inputs, or was written with what does."""
-        if isinstance(x, FakeTensor):
-            return x.fake_mode is self.mode
-        return isinstance(x, torch.Tensor) and self.constants.is_promoted(x)
+            self.is_paused = before
 
     def location(self) -> Location | None:
-        """Give the user's line that runs now."""
-        return user_location(self._boundary)
+        """Return the user's line that runs now."""
+        return user_location(self.boundary)
 
     def deciding_location(self) -> Location | None:
         """Return the user's line that runs now, or torch's own where the model has none."""
-        return self.location() or module_location(self._boundary)
-
-    def add_input(self, tensor: torch.Tensor) -> Value:
-        """Note a fake tensor as the next network input."""
-        value = Value(tensor)
-        self._memory.add_root(tensor, value)
-        self.graph.inputs.append(value)
-        return value
-
-    def value(self, x: torch.Tensor) -> Value:
-        """Give the value that a tensor has now."""
-        entry = self._memory.find(x)
-        if entry is not None and (isinstance(x, FakeTensor) or self.constants.is_promoted(x)):
-            return self._memory.read(entry)
-        if isinstance(x, FakeTensor):
-            raise UnsupportedOperatorError(UNSEEN)
-        if self.constants.is_promoted(x):
-            raise UnsupportedOperatorError(UNSEEN)
-        return self.constants.value(x, self.location)
-
-    def tie(self, x: torch.Tensor, copy: torch.Tensor) -> None:
-        """Note that two traced tensors may share memory, or not."""
-        first, second = self._memory.find(x), self._memory.find(copy)
-        assert first is not None
-        assert second is not None
-        first.storage.tie(second.storage)
-
-    def note_cast(self, x: torch.Tensor, cast: Cast) -> torch.Tensor:
-        """Return an alias of a float32 tensor that stands for it after a cast to float32."""
-        if not self.is_traced(x):
-            return self.constants.cast(x, cast)
-        self._cast = cast
-        try:
-            return torch.ops.aten.alias.default(x)  # type: ignore[no-any-return]
-        finally:
-            self._cast = None
-
-    def call_operator(
-        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Record an operator that reached the dispatcher, or just run it on constants."""
-        raise NotImplementedError
+        return self.location() or module_location(self.boundary)
 
     def located(self, error: T2TError) -> T2TError:
-        """Add the user's line and the module to an error's text."""
+        """Return an error with the user's line and the module in its text."""
         location = self.location()
         where = [f"at {location}"] if location else []
         where += [f"in module {self.scopes[-1]!r}"] if self.scopes[-1] else []
@@ -156,18 +109,105 @@ class Recorder:
             result.located = True
         return result
 
-    def _call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
-        formulas = tuple(self._decomposing)
+    @contextmanager
+    def locating(self) -> Iterator[None]:
+        """Add the user's line to what is refused inside the ``with`` block."""
+        try:
+            yield
+        except UnsupportedOperatorError as error:
+            if error.located:
+                raise
+            raise self.located(error) from None
+
+    def origin(self, name: str) -> str:
+        """Return the operator that the model called, without its overload."""
+        name = self.formulas[0] if self.formulas else name
+        return name.partition(".")[0] if "::" in name else name
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def is_traced(self, x: Any) -> bool:
+        """Return whether a tensor depends on the inputs, or was written with what does."""
+        if isinstance(x, FakeTensor):
+            return x.fake_mode is self.mode
+        return isinstance(x, torch.Tensor) and self.constants.is_promoted(x)
+
+    def add_input(self, tensor: torch.Tensor) -> Value:
+        """Note a fake tensor as the next network input."""
+        value = Value(tensor)
+        self.memory.add_root(tensor, value)
+        self.graph.inputs.append(value)
+        return value
+
+    def value(self, x: torch.Tensor) -> Value:
+        """Return the value that a tensor has now.
+
+        Raises:
+            ConversionError: it is not known.
+        """
+        if not isinstance(x, FakeTensor) and not self.constants.is_promoted(x):
+            return self.constants.value(x, self.location)
+        return self.memory.read(self._entry(x))
+
+    def fakes(self, args: Any) -> Any:
+        """Replace constants that traced values were written to by their fake tensors."""
+        return map_tree(self.fake, args) if self.constants.promoted else args
+
+    def fake(self, x: Any) -> Any:
+        """Return the fake tensor that stands for a traced tensor; what else is given, as it is."""
+        if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) and self.is_traced(x):
+            with self.locating():
+                return self._entry(x).fake
+        return x
+
+    def _entry(self, x: torch.Tensor) -> Entry:
+        entry = self.memory.find(x)
+        if entry is None:
+            raise UnsupportedOperatorError(UNSEEN)
+        return entry
+
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Record a call on values; return what it gives as values.
+
+        This is how views are taken again of what was written, and how a write to a view finds its
+        way into the whole: by the same operators that a model may call, in terms of values.
+        """
+
+        def stand_in(x: Any) -> Any:
+            if not isinstance(x, Value):
+                return x
+            if not isinstance(x.tensor, FakeTensor):
+                return self.constants.stand_in(x)
+            tensor = self.alias(x.tensor)
+            self.memory.add_root(tensor, x)
+            return tensor
+
+        args, kwargs = map_tree(stand_in, (args, kwargs))
+        result = self._perform(function, args, kwargs)
+        return map_tree(lambda x: self.value(x) if isinstance(x, torch.Tensor) else x, result)
+
+    def alias(self, x: torch.Tensor) -> torch.Tensor:
+        """Return another fake tensor of a tensor's memory; nothing is recorded."""
+        with self.paused():
+            return aten.alias.default(self.fake(x))  # type: ignore[no-any-return]
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
+        """Return a call on the values that tensors have now, which is not in the graph yet."""
+        formulas = tuple(self.formulas)
         call = Call(name, converter, (), {}, self.scopes[-1], self.location(), formulas)
         call.precision = self.precision
         try:
-            call.args, call.kwargs = map_tree(self._lift, (args, kwargs))
-            call.cast = self._said()
+            call.args, call.kwargs = map_tree(
+                lambda x: self.value(x) if isinstance(x, torch.Tensor) else x, (args, kwargs)
+            )
+            call.cast = self._stated_cast()
         except T2TError as error:
             call.problem = error
         return call
 
-    def _said(self) -> Cast | None:
+    def _stated_cast(self) -> Cast | None:
         """Return what the model says of precision where it makes a call."""
         cast = self._cast
         if cast is not None and cast.like is not None:
@@ -175,33 +215,21 @@ class Recorder:
         off = self.autocast and not self.autocast[-1]
         return Cast("region") if cast is None and off else cast
 
-    def _origin(self, name: str) -> str:
-        """Name the operator that the model called, without its overload."""
-        name = self._decomposing[0] if self._decomposing else name
-        return name.partition(".")[0] if "::" in name else name
+    def note_cast(self, x: torch.Tensor, cast: Cast) -> torch.Tensor:
+        """Return an alias of a float32 tensor that stands for it after a cast to float32."""
+        if not self.is_traced(x):
+            return self.constants.cast(x, cast)
+        self._cast = cast
+        try:
+            return aten.alias.default(x)  # type: ignore[no-any-return]
+        finally:
+            self._cast = None
 
-    def _lift(self, x: Any) -> Any:
-        return self.value(x) if isinstance(x, torch.Tensor) else x
-
-    def _fakes(self, args: Any) -> Any:
-        """Replace constants that traced values were written to by their fake tensors."""
-        if not self.constants.promoted:
-            return args
-        return map_tree(self._fake, args)
-
-    def _fake(self, x: Any) -> Any:
-        if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) and self.is_traced(x):
-            entry = self._memory.find(x)
-            if entry is None:
-                raise self.located(UnsupportedOperatorError(UNSEEN))
-            return entry.fake
-        return x
-
-    def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute the fake result of a call."""
         try:
             with self.paused(), self.mode:
-                return function(*self._fakes(args), **self._fakes(kwargs))
+                return function(*self.fakes(args), **self.fakes(kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise self.located(
                 UnsupportedOperatorError(
@@ -210,7 +238,7 @@ class Recorder:
                 )
             ) from error
 
-    def _register(
+    def register(
         self,
         call: Call,
         function: Callable[..., Any],
@@ -218,7 +246,7 @@ class Recorder:
         traced: list[torch.Tensor],
         written: list[torch.Tensor],
     ) -> Any:
-        """Note a call and let its outputs have values; give them as the caller gets them.
+        """Put a call into the graph; return its outputs as the caller gets them.
 
         Args:
             call: the call.
@@ -231,23 +259,23 @@ class Recorder:
             call.problem = UnsupportedOperatorError(COMPLEX)
         call.function = function
         self.graph.calls.append(call)
-        owners = {storage_key(self._fake(x)): x for x in traced}
+        owners = {storage_key(self.fake(x)): x for x in traced}
         values: list[Value] = []
-        given_back: set[int] = set()
+        returned: set[int] = set()
 
         def note(x: Any) -> Any:
             if not isinstance(x, torch.Tensor):
                 return x
-            entry = self._memory.find(x)
+            entry = self.memory.find(x)
             if entry is not None:
-                alias = self._alias(x)
-                if any(entry.fake is self._fake(target) for target in written):
+                alias = self.alias(x)
+                if any(entry.fake is self.fake(target) for target in written):
                     values.append(Value(alias, call, len(values)))
-                    given_back.add(id(entry))
+                    returned.add(id(entry))
                     entry.storage.counts += version_of(x) - min(entry.versions)
-                    self._write(entry, values[-1])
+                    self.write(x, values[-1])
                     return x
-                # An argument given back as it is: the result is a value of its own all the same.
+                # An argument returned as it is: the result is a value of its own all the same.
                 x = alias
             values.append(Value(x, call, len(values)))
             self._note_output(x, values[-1], function, owners.get(storage_key(x)))
@@ -258,16 +286,11 @@ class Recorder:
         call.output = map_tree(
             lambda x: next(tensors).tensor if isinstance(x, torch.Tensor) else x, output
         )
-        if any(id(self._memory.find(x)) not in given_back for x in written):
+        if any(id(self.memory.find(x)) not in returned for x in written):
             raise self.located(
                 UnsupportedOperatorError(f"{call.name} changes an argument in place")
             )
         return result
-
-    def _write(self, entry: Entry, value: Value) -> None:
-        if entry.storage.unwritable:
-            raise self.located(UnsupportedOperatorError(entry.storage.unwritable))
-        self._memory.write(entry, value)
 
     def _note_output(
         self,
@@ -277,86 +300,129 @@ class Recorder:
         source: torch.Tensor | None,
     ) -> None:
         call = value.call
-        parent = None if source is None else self._memory.find(source)
+        parent = None if source is None else self.memory.find(source)
         assert call is not None
-        if parent is None or call.problem is not None:
-            self._memory.add_root(x, value)
-            why: object = call.problem or "an operator whose views t2t does not know"
-            if parent is None:
-                if not isinstance(function, OpOverload) or not operator_info(function).is_view:
-                    return
-                why = "a constant cut to a dynamic size; build the result with torch.cat or F.pad"
-            entry = self._memory.find(x)
-            assert entry is not None
-            entry.storage.unwritable = f"a write into a view by {call.name}: {why}"
+        if parent is not None and call.problem is None:
+            view = View(function, call.args, call.kwargs, parent.value, value.index)
+            self.memory.add_view(x, value, parent, view)
             return
-        view = View(
-            call.name, function, call.converter, call.args, call.kwargs, parent.value, value.index
-        )
-        self._memory.add_view(x, value, parent, view)
+        self.memory.add_root(x, value)
+        why: object = call.problem or "an operator whose views t2t does not know"
+        if parent is None:
+            if not isinstance(function, OpOverload) or not operator_info(function).is_view:
+                return
+            why = "a constant cut to a dynamic size; build the result with torch.cat or F.pad"
+        self.memory[x].storage.unwritable = f"a write into a view by {call.name}: {why}"
 
-    def _alias(self, x: torch.Tensor) -> torch.Tensor:
-        with self.paused():
-            return torch.ops.aten.alias.default(x)  # type: ignore[no-any-return]
+    # -- views and writes --------------------------------------------------------------------------
 
-    def _view(
-        self, name: str, operator: OpOverload, args: Any, kwargs: Any, source: torch.Tensor
-    ) -> View:
-        if operator is torch.ops.aten.as_strided.default:
+    def write(self, x: torch.Tensor, value: Value) -> None:
+        """Let a traced tensor, and with it all that share its memory, have a new value."""
+        with self.locating():
+            self.memory.write(self._entry(x), value)
+
+    def tie(self, x: torch.Tensor, copy: torch.Tensor) -> None:
+        """Note that two traced tensors may share memory, or not."""
+        self.memory[x].storage.tie(self.memory[copy].storage)
+
+    def view(self, operator: OpOverload, args: Any, kwargs: Any, source: torch.Tensor) -> View:
+        """Return how a view comes from its source; one of memory takes elements instead."""
+        if operator is aten.as_strided.default:
             with self.paused():
-                view = operator(*args, **kwargs)
-            return self._view_of_elements(source, view)
-        return View(name, operator, registry.find_operator(operator), args, kwargs, source)
+                return self.view_of_elements(source, operator(*args, **kwargs))
+        return View(operator, args, kwargs, source)
 
-    def _view_of_elements(self, source: torch.Tensor, x: torch.Tensor) -> View:
-        """Give a view by which elements of its source it shows."""
-        function, rest = by_elements(source, x)
-        self.constants.note_made(rest, [])
-        converter = registry.find_operator(function)
-        return View(operator_info(function).name, function, converter, (source, rest), {}, source)
+    def view_of_elements(self, source: torch.Tensor, x: torch.Tensor) -> View:
+        """Return a view by which elements of its source it shows."""
+        view = view_of_elements(source, x)
+        self.constants.note_made(view.args, [source])
+        return view
 
-    def _refresh(self, view: View, parent: Value) -> Value:
-        # A value that was written may have other strides than the tensor had.
-        function = REPLAYED.get(view.function, view.function)
-        if not isinstance(parent.tensor, FakeTensor):
-            args, kwargs = view.on(parent.tensor)
-            result = function(*args, **kwargs)
-            result = result[view.index] if isinstance(result, tuple | list) else result
-            return Value(result, kind=parent.kind)
-        args, kwargs = view.on(parent)
-        result = self._emit(view.name, view.converter, function, args, kwargs)
-        value: Value = result[view.index] if isinstance(result, tuple | list) else result
-        return value
+    def strided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """Record a view of a traced tensor's memory, by the arguments of ``as_strided``."""
+        output: torch.Tensor = self.run(aten.as_strided.default, args, kwargs)
+        entry = self.memory[args[0]]
+        with self.locating():
+            view = self.view_of_elements(entry.fake, output)
+        value = self.memory.view(view, self.value(args[0]))
+        self.memory.add_view(output, value, entry, view)
+        return output
 
-    def _invert(self, entry: Entry, base: Value, new: Value) -> Value:
-        def emit(operator: OpOverload, *args: Any) -> Value:
-            name = operator_info(operator).name
-            converter = registry.find_operator(operator)
-            value: Value = self._emit(name, converter, operator, args, {})
-            return value
+    def view_at(self, x: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
+        """Record the view of a tensor at a traced index: one element (0-d), or several in a row.
 
+        In memory the view lies at the first elements; which ones it shows, only its value says.
+        """
+        operator = aten.index.Tensor
+        name = operator_info(operator).name
+        unwritable = ""
+        if not self.is_traced(x):
+            try:
+                self.promote(x, name)
+            except UnsupportedOperatorError as error:
+                unwritable = str(error.__cause__)
+        indices = [None] * axis + [index]
+        call = self.call(name, registry.find_operator(operator), (x, indices), {})
+        if index.ndim:
+            output = self.run(aten.narrow.default, (x, axis, 0, index.shape[0]), {})
+        else:
+            output = self.run(aten.select.int, (x, axis, 0), {})
+        result: torch.Tensor = self.register(call, operator, output, [x], [])
+        if unwritable:
+            self.memory[result].storage.unwritable = unwritable
+        return result
+
+    def promote(self, target: torch.Tensor, operator: str) -> None:
+        """Let a constant tensor become a traced one, as a traced value is written to it."""
         try:
-            return invert(emit, entry, base, new)
+            chain = list(self.constants.promote(target, operator))
         except UnsupportedOperatorError as error:
-            raise self.located(error) from None
+            raise self.located(error) from error
+        for tensor, parent, view in chain:
+            if view is None or parent is None:
+                with self.paused():
+                    fake = self.mode.from_tensor(tensor, static_shapes=True)
+                    self.memory.add_root(tensor, Value(tensor.detach().clone()), fake)
+                continue
+            entry = self.memory[parent]
+            value = self.memory.view(view, entry.value)
+            args, kwargs = view.on(entry.fake)
+            with self.paused():
+                fake = view.pick(view.function(*args, **kwargs))
+            self.memory.add_view(tensor, value, entry, view, fake)
 
-    def _emit(
-        self,
-        name: str,
-        converter: Converter | None,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Record a call on values, and give its results as values."""
-        plain = map_tree(lambda x: x.tensor if isinstance(x, Value) else x, (args, kwargs))
-        call = self._call(name, converter, args, kwargs)
-        if converter is None:
-            call.problem = UnsupportedOperatorError(NO_CONVERTER.format(name=name))
-        output = self._run((converter and converter.meta) or function, *plain)
-        self.graph.calls.append(call)
-        call.function, call.output = function, output
-        index = iter(range(1 << 30))
-        return map_tree(
-            lambda x: Value(x, call, next(index)) if isinstance(x, torch.Tensor) else x, output
-        )
+    def change_metadata(
+        self, operator: OpOverload, functional: OpOverload, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        """Change the shape of a traced tensor in place, as ``transpose_`` does.
+
+        Args:
+            operator: the operator.
+            functional: the one that returns what it makes of its first argument.
+            args: their arguments.
+            kwargs: their keyword arguments.
+        """
+        target = args[0]
+        entry = self.memory[target]
+        value = self.value(target)
+        old, fake = entry.fake, target
+        with self.paused():
+            if target is old:
+                old = aten.alias.default(target)
+                self._rename((value, entry.made), target, old)
+            else:
+                fake = functional(old, *args[1:], **kwargs)
+            operator(*args, **kwargs)
+        view = self.view(functional, (old, *args[1:]), kwargs, old)
+        changed = self.memory.view(view, value)
+        self.memory.change_metadata(entry, old, fake, changed, view)
+
+    def _rename(self, values: Iterable[Value], tensor: torch.Tensor, old: torch.Tensor) -> None:
+        """Let calls already recorded refer to a tensor as it was before it changed its shape."""
+        for value in values:
+            if value.tensor is tensor:
+                value.tensor = old
+                if value.call is not None:
+                    value.call.output = map_tree(
+                        lambda x: old if x is tensor else x, value.call.output
+                    )

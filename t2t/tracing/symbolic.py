@@ -11,33 +11,33 @@ import torch
 
 from t2t.sizes import apply_function, has_symbol, is_contiguous, is_symbolic
 from t2t.tracing.patches import patch
-from t2t.tracing.tracer import Tracer
+from t2t.tracing.recorder import Recorder
 
 __all__ = ["patch_numbers"]
 
 
-def patch_numbers(stack: ExitStack, tracer: Tracer) -> None:
+def patch_numbers(stack: ExitStack, recorder: Recorder) -> None:
     """Patch what asks for the number behind a size, until the stack closes."""
     for name in ("tensor", "as_tensor"):
-        patch(stack, torch, name, functools.partial(_tensor, tracer))
-    patch(stack, torch, "_shape_as_tensor", functools.partial(_shape_as_tensor, tracer))
-    patch(stack, torch, "linspace", functools.partial(_linspace, tracer))
-    patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, tracer))
+        patch(stack, torch, name, functools.partial(_tensor, recorder))
+    patch(stack, torch, "_shape_as_tensor", functools.partial(_shape_as_tensor, recorder))
+    patch(stack, torch, "linspace", functools.partial(_linspace, recorder))
+    patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, recorder))
     for owner in (torch, torch.Tensor):
-        patch(stack, owner, "reshape", functools.partial(_reshape, tracer))
-        patch(stack, owner, "flatten", functools.partial(_flatten, tracer))
+        patch(stack, owner, "reshape", functools.partial(_reshape, recorder))
+        patch(stack, owner, "flatten", functools.partial(_flatten, recorder))
     for name in ("sqrt", "exp", "log", "log2"):
-        patch(stack, math, name, functools.partial(_real_function, tracer))
+        patch(stack, math, name, functools.partial(_real_function, recorder))
     for name in ("__divmod__", "__rdivmod__"):
         _add_division(stack, name)
     for name in ("is_compiling", "is_exporting"):
-        patch(stack, torch.compiler, name, functools.partial(_is_tracing, tracer))
+        patch(stack, torch.compiler, name, functools.partial(_is_tracing, recorder))
 
 
-def _tensor(tracer: Tracer, original: Any) -> Any:
+def _tensor(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-        if not tracer.is_active() or not has_symbol(data):
+        if not recorder.is_active() or not has_symbol(data):
             return original(data, *args, **kwargs)
         dtype, device = kwargs.get("dtype"), kwargs.get("device")
         if dtype is None:
@@ -55,10 +55,10 @@ def _build(data: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype, device=device)
 
 
-def _shape_as_tensor(tracer: Tracer, original: Any) -> Any:
+def _shape_as_tensor(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def shape_as_tensor(self: torch.Tensor) -> torch.Tensor:
-        if tracer.is_active() and has_symbol(tuple(self.shape)):
+        if recorder.is_active() and has_symbol(tuple(self.shape)):
             return _build(list(self.shape), torch.int64, None)
         result: torch.Tensor = original(self)
         return result
@@ -74,10 +74,10 @@ def _has_float(data: Any) -> bool:
     return isinstance(data, float | torch.SymFloat)
 
 
-def _real_function(tracer: Tracer, original: Any) -> Any:
+def _real_function(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def function(x: Any, *base: Any) -> Any:
-        if not tracer.is_active() or not has_symbol((x, *base)):
+        if not recorder.is_active() or not has_symbol((x, *base)):
             return original(x, *base)
         value, *divisors = [
             apply_function(original.__name__, n) if is_symbolic(n) else original(n)
@@ -101,20 +101,20 @@ def _add_division(stack: ExitStack, name: str) -> None:
     stack.callback(delattr, torch.SymInt, name)
 
 
-def _is_tracing(tracer: Tracer, original: Any) -> Any:
+def _is_tracing(recorder: Recorder, original: Any) -> Any:
     """Let code that asks take its way without caches and shortcuts that need plain sizes."""
 
     @functools.wraps(original)
     def is_tracing() -> bool:
-        return tracer.is_active() or original()
+        return recorder.is_active() or original()
 
     return is_tracing
 
 
-def _linspace(tracer: Tracer, original: Any) -> Any:
+def _linspace(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def linspace(start: Any, end: Any, steps: Any, **kwargs: Any) -> Any:
-        if not tracer.is_active() or not is_symbolic(steps):
+        if not recorder.is_active() or not is_symbolic(steps):
             return original(start, end, steps, **kwargs)
         # torch's own formula, which counts from both ends; PyTorch's operator takes plain steps.
         dtype = kwargs.pop("dtype", None) or torch.get_default_dtype()
@@ -132,52 +132,52 @@ def _linspace(tracer: Tracer, original: Any) -> Any:
 # tell a copy from an alias: after one, only what was written may be read.
 
 
-def _contiguous(tracer: Tracer, original: Any) -> Any:
+def _contiguous(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def contiguous(
         self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
     ) -> torch.Tensor:
-        if not _is_uncertain(tracer, self) or memory_format != torch.contiguous_format:
+        if not _is_uncertain(recorder, self) or memory_format != torch.contiguous_format:
             result: torch.Tensor = original(self, memory_format=memory_format)
             return result
-        return _copy(tracer, self)
+        return _copy(recorder, self)
 
     return contiguous
 
 
-def _reshape(tracer: Tracer, original: Any) -> Any:
+def _reshape(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def reshape(self: torch.Tensor, *shape: Any, **kwargs: Any) -> torch.Tensor:
-        if not _is_uncertain(tracer, self):
+        if not _is_uncertain(recorder, self):
             result: torch.Tensor = original(self, *shape, **kwargs)
             return result
         sizes = kwargs.get("shape", shape)
         sizes = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
-        return _copy(tracer, self).view(*sizes)
+        return _copy(recorder, self).view(*sizes)
 
     return reshape
 
 
-def _flatten(tracer: Tracer, original: Any) -> Any:
+def _flatten(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def flatten(self: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
-        source = _copy(tracer, self) if _is_uncertain(tracer, self) else self
+        source = _copy(recorder, self) if _is_uncertain(recorder, self) else self
         result: torch.Tensor = original(source, start_dim, end_dim)
         return result
 
     return flatten
 
 
-def _is_uncertain(tracer: Tracer, x: torch.Tensor) -> bool:
+def _is_uncertain(recorder: Recorder, x: torch.Tensor) -> bool:
     return (
-        tracer.is_active()
-        and tracer.is_traced(x)
+        recorder.is_active()
+        and recorder.is_traced(x)
         and has_symbol(tuple(x.shape))
         and not is_contiguous(x)
     )
 
 
-def _copy(tracer: Tracer, x: torch.Tensor) -> torch.Tensor:
+def _copy(recorder: Recorder, x: torch.Tensor) -> torch.Tensor:
     copy = x.clone(memory_format=torch.contiguous_format)
-    tracer.tie(x, copy)
+    recorder.tie(x, copy)
     return copy

@@ -22,13 +22,14 @@ from t2t.sizes.dynamic import DynamicSizes
 from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.proofs import Range
 from t2t.tracing.casts import patch_casts
-from t2t.tracing.function_mode import FunctionMode
 from t2t.tracing.graph import Graph, map_tree
+from t2t.tracing.indexing import IndexingMode
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
 from t2t.tracing.observers import observer_problem
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
+from t2t.tracing.recorder import Recorder
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
@@ -75,7 +76,7 @@ def trace(
     boxes: Sequence[Mapping[str, Range]] = (),
     narrow_shapes: bool = False,
     automatic: Collection[str] = (),
-    finish: Callable[[Any, Tracer], Any] | None = None,
+    finish: Callable[[Any, Recorder], Any] | None = None,
 ) -> Graph:
     """Record the calls of one forward pass.
 
@@ -88,8 +89,8 @@ def trace(
         boxes: the declared sizes: for each profile a range of every dimension, by name.
         narrow_shapes: shrink the ranges to where the trace is valid, instead of raising.
         automatic: names of dimensions whose range is shrunk in any case.
-        finish: called with the raw output and the tracer while values can still be read; its result
-            becomes the graph's ``output``.
+        finish: called with the raw output and the recorder while values can still be read; its
+            result becomes the graph's ``output``.
 
     Raises:
         ConversionError: the forward pass does what a network cannot.
@@ -114,7 +115,7 @@ def _trace(
     boxes: Sequence[Mapping[str, Range]],
     narrow_shapes: bool,
     automatic: Collection[str],
-    finish: Callable[[Any, Tracer], Any] | None,
+    finish: Callable[[Any, Recorder], Any] | None,
     interrupts: Interrupts,
     *,
     sees_functions: bool,
@@ -125,29 +126,30 @@ def _trace(
         stack.enter_context(preserved_torch_state())
         sizes = None
         if dimensions:
-            sizes = DynamicSizes(dimensions, boxes, names, lambda: tracer.deciding_location())
+            sizes = DynamicSizes(dimensions, boxes, names, lambda: recorder.deciding_location())
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
+        recorder = tracer.recorder
         tracer.sees_functions = sees_functions
         if sizes is not None:
             sizes.mode.shape_env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
-        stack.callback(lambda: tracer.graph.kept.extend(snapshot.restore()))
+        stack.callback(lambda: recorder.graph.kept.extend(snapshot.restore()))
         # What is young from here on was made by the model.
         gc.collect(0)
-        fake_args, fake_kwargs = map_tree(functools.partial(_fake, tracer, sizes), (args, kwargs))
+        fake_args, fake_kwargs = map_tree(functools.partial(_fake, recorder, sizes), (args, kwargs))
         if sizes is not None:
             # A size of 1 in the example must not be treated as special.
             stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
         stack.enter_context(eager())
-        stack.callback(tracer.constants.restore)
+        stack.callback(recorder.constants.restore)
         _patch_torch(stack, tracer, module)
         if sizes is not None:
-            patch_numbers(stack, tracer)
-        patch_casts(stack, tracer)
-        patch_encoder(stack, tracer)
+            patch_numbers(stack, recorder)
+        patch_casts(stack, recorder)
+        patch_encoder(stack, recorder)
         try:
             with interrupts.allowed():
                 output = _forward(tracer, module, fake_args, fake_kwargs)
@@ -157,7 +159,7 @@ def _trace(
                 raise ValueNeeded from None
             if isinstance(error, T2TError):
                 raise
-            where = _where(tracer, error)
+            where = _where(recorder, error)
             if "unhashable type: non-nested SymInt" in str(error):
                 raise GuardError(f"{UNHASHABLE}{where}") from error
             if sizes is not None and sizes.assumed:
@@ -171,13 +173,13 @@ def _trace(
         if tracer.needs_value:
             # The model went on without it, as after `except:`.
             raise ValueNeeded
-        graph = tracer.graph
-        graph.kept += tracer.constants.changes(snapshot.name_of)
-        for place in tracer.constants.unseen(snapshot.knows):
+        graph = recorder.graph
+        graph.kept += recorder.constants.changes(snapshot.name_of)
+        for place in recorder.constants.unseen(snapshot.knows):
             at = f" (read at {place})" if place else ""
             raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
         if finish is not None:
-            graph.output = finish(output, tracer)
+            graph.output = finish(output, recorder)
         if sizes is not None:
             proved = sizes.prove(narrow_shapes, automatic)
             graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
@@ -187,7 +189,9 @@ def _trace(
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    functions = FunctionMode(tracer) if tracer.sees_functions else nullcontext()
+    functions = (
+        IndexingMode(tracer.recorder, tracer.originals) if tracer.sees_functions else nullcontext()
+    )
     with tracer.dispatch_mode, functions:
         return module(*args, **kwargs)
 
@@ -212,14 +216,14 @@ def _limit(error: Exception) -> str:
     return reason
 
 
-def _fake(tracer: Tracer, sizes: DynamicSizes | None, x: Any) -> Any:
+def _fake(recorder: Recorder, sizes: DynamicSizes | None, x: Any) -> Any:
     """Make the fake tensor that stands for an input."""
     if not isinstance(x, torch.Tensor):
         return x
-    shape = x.shape if sizes is None else sizes.shape(len(tracer.graph.inputs), x.shape)
-    with tracer.mode:
+    shape = x.shape if sizes is None else sizes.shape(len(recorder.graph.inputs), x.shape)
+    with recorder.mode:
         tensor = torch.empty(shape, dtype=x.dtype, device=x.device)
-    tracer.add_input(tensor)
+    recorder.add_input(tensor)
     return tensor
 
 
@@ -229,10 +233,10 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _where(tracer: Tracer, error: BaseException) -> str:
+def _where(recorder: Recorder, error: BaseException) -> str:
     location = raised_location(error, _forward.__code__)
     at = f" at {location}" if location else ""
-    failed, scope = tracer.failure
+    failed, scope = recorder.failure
     return f"{at} in module {scope!r}" if failed is error and scope else at
 
 
@@ -250,12 +254,12 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         if isinstance(module, torch.nn.Module)
         else {}
     )
-    patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer, paths))
+    patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer.recorder, paths))
     for name in ("numpy", "__array__", "__dlpack__"):
-        patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
+        patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer.recorder))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
-        patch(stack, owner, name, functools.partial(_note_made, tracer))
-    patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
+        patch(stack, owner, name, functools.partial(_note_made, tracer.recorder))
+    patch(stack, torch, "compile", functools.partial(_not_compiled, tracer.recorder))
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
@@ -267,64 +271,64 @@ def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: An
     return wrapper
 
 
-def _scoped(tracer: Tracer, paths: dict[int, str], original: Any) -> Any:
+def _scoped(recorder: Recorder, paths: dict[int, str], original: Any) -> Any:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  it takes that place
-        if not tracer.is_active():
+        if not recorder.is_active():
             return original(self, *args, **kwargs)
-        tracer.scopes.append(paths.get(id(self)) or tracer.scopes[-1])
+        recorder.scopes.append(paths.get(id(self)) or recorder.scopes[-1])
         try:
             if problem := observer_problem(self):
-                raise tracer.located(UnsupportedOperatorError(problem))
+                raise recorder.located(UnsupportedOperatorError(problem))
             return original(self, *args, **kwargs)
         except Exception as error:
-            if tracer.failure[0] is not error:
-                tracer.failure = (error, tracer.scopes[-1])
+            if recorder.failure[0] is not error:
+                recorder.failure = (error, recorder.scopes[-1])
             raise
         finally:
-            tracer.scopes.pop()
+            recorder.scopes.pop()
 
     return __call__
 
 
-def _note_made(tracer: Tracer, original: Any) -> Any:
+def _note_made(recorder: Recorder, original: Any) -> Any:
     """These make a tensor of a buffer, without an operator."""
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
         tensor = original(*args, **kwargs)
-        if tracer.is_active():
-            tracer.constants.note_foreign(tensor)
+        if recorder.is_active():
+            recorder.constants.note_foreign(tensor)
         return tensor
 
     return make
 
 
-def _not_compiled(tracer: Tracer, original: Any) -> Any:
+def _not_compiled(recorder: Recorder, original: Any) -> Any:
     """Return what a model would compile as it is; torch.cond and the like compile themselves."""
 
     @functools.wraps(original)
     def compile(model: Any = None, **options: Any) -> Any:
-        if not tracer.is_active():
+        if not recorder.is_active():
             return original(model, **options)
         return (lambda function: function) if model is None else model
 
     return compile
 
 
-def _refuse_numpy(tracer: Tracer, original: Any) -> Any:
+def _refuse_numpy(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tracer.is_active() and tracer.is_traced(self):
-            raise tracer.located(
+        if recorder.is_active() and recorder.is_traced(self):
+            raise recorder.located(
                 UnsupportedOperatorError(
                     "the model gives a tensor that depends on its input to numpy, which a network "
                     "cannot contain; use torch functions"
                 )
             )
-        if tracer.is_active():
+        if recorder.is_active():
             # Whoever has the memory may write to it.
-            tracer.constants.before_write(self)
+            recorder.constants.before_write(self)
         return original(self, *args, **kwargs)
 
     return method

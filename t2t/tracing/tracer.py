@@ -18,23 +18,36 @@ from t2t.errors import ConversionError, T2TError, UnsupportedArgumentError, Unsu
 from t2t.isolation import storage_key
 from t2t.registry import Converter, Formula
 from t2t.sizes import has_symbol
-from t2t.tracing.aliasing import View, version_of
 from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
-from t2t.tracing.decisions import DECISIONS
-from t2t.tracing.graph import tree_leaves
+from t2t.tracing.graph import Value, tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.locations import called_function
+from t2t.tracing.memory import View, may_be_same, version_of
 from t2t.tracing.mistakes import mistake
-from t2t.tracing.mutation import Mutations
 from t2t.tracing.observers import FUSED, without_observer
-from t2t.tracing.operators import OperatorInfo, decompositions, draws_random, operator_info
-from t2t.tracing.recorder import NO_CONVERTER, RANDOM
+from t2t.tracing.operators import (
+    DECISIONS,
+    OperatorInfo,
+    decompositions,
+    draws_random,
+    operator_info,
+)
+from t2t.tracing.recorder import Recorder
 
 __all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
 
 NUMBERS = (
     "the model needs the value of a tensor that depends on its input (.item(), float(x), "
     "if x > 0, ...), which an engine cannot give to Python; use torch.where"
+)
+
+RANDOM = (
+    "it draws random numbers, which an engine cannot; call .eval() on the module, or pass the "
+    "numbers in as an input"
+)
+
+NO_CONVERTER = (
+    "this operator has no converter; write one with @t2t.converter({name!r}), or leave it out"
 )
 
 _BY_OFFSET = (
@@ -51,19 +64,23 @@ class ValueNeeded(BaseException):
     """
 
 
-class Tracer(Mutations):
+class Tracer:
     """Takes the calls of patched functions and of operators, for one forward pass in one thread.
 
     Args:
         mode: the mode of the fake tensors that stand for the inputs.
         state: names of the module's parameters and buffers, which a trace must not change.
         boundary: code of the function that calls the user's module.
+
+    Attributes:
+        recorder: what they are recorded by.
+        dispatch_mode: shows operators to the tracer where it is entered.
     """
 
     def __init__(
         self, mode: FakeTensorMode, state: dict[str, torch.Tensor], boundary: CodeType
     ) -> None:
-        super().__init__(mode, state, boundary)
+        self.recorder = Recorder(mode, state, boundary, self._perform)
         self.dispatch_mode = _DispatchMode(self)
         self.sees_functions = False
         """Whether calls are seen before torch takes them apart into operators."""
@@ -81,13 +98,13 @@ class Tracer(Mutations):
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a call of a patched function, or just make it where nothing traced goes in."""
-        if not self.is_active():
+        if not self.recorder.is_active():
             return original(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if any(is_wrapped(x) for x in tensors):
             # torch.func takes its wrappers off before the function's own operators arrive.
             return original(*args, **kwargs)
-        traced = [x for x in tensors if self.is_traced(x)]
+        traced = [x for x in tensors if self.recorder.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
             return original(*args, **kwargs)
         try:
@@ -96,7 +113,8 @@ class Tracer(Mutations):
             if error.located:
                 raise
             # A rule for shapes that gives up.
-            raise self.located(type(error)(f"{self._origin(name)}: {error}")) from None
+            text = f"{self.recorder.origin(name)}: {error}"
+            raise self.recorder.located(type(error)(text)) from None
         except T2TError:
             raise
         except Exception as error:  # noqa: BLE001  PyTorch raises any
@@ -117,23 +135,23 @@ class Tracer(Mutations):
             return original(*args, **kwargs)
         if "out" not in converter.signature.parameters:
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
-        call = self._call(name, converter, args, kwargs)
-        before = {id(x): version_of(self._fake(x)) for x in traced}
+        call = self.recorder.call(name, converter, args, kwargs)
+        before = {id(x): version_of(self.recorder.fake(x)) for x in traced}
         try:
             converter.signature.bind(None, *args, **kwargs)
         except TypeError as error:
             call.problem = UnsupportedArgumentError(f"{error} (in {converter.qualified_name})")
-            output = self._run(original, args, kwargs)
+            output = self.recorder.run(original, args, kwargs)
         else:
-            output = self._run(converter.meta or original, args, kwargs)
+            output = self.recorder.run(converter.meta or original, args, kwargs)
         if output is NotImplemented:
             refused = self._mistake(name, original, args, kwargs)
             if refused is not None:
                 raise refused
             # The function's own operators arrive one by one.
             return original(*args, **kwargs)
-        written = [x for x in traced if version_of(self._fake(x)) != before[id(x)]]
-        return self._register(call, original, output, traced, written)
+        written = [x for x in traced if version_of(self.recorder.fake(x)) != before[id(x)]]
+        return self.recorder.register(call, original, output, traced, written)
 
     def call_outermost(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -142,15 +160,15 @@ class Tracer(Mutations):
         try:
             return self.call_operator(operator, args, kwargs)
         except ConversionError as error:
-            if self._decomposing or error.located:
+            if self.recorder.formulas or error.located:
                 raise
             # A formula that gives up.
             name = operator_info(operator).name
-            raise self.located(type(error)(f"{name}: {error}")) from None
+            raise self.recorder.located(type(error)(f"{name}: {error}")) from None
         except T2TError:
             raise
         except Exception as error:
-            if self._decomposing or self._paused:
+            if self.recorder.formulas or self.recorder.is_paused:
                 raise
             name = operator_info(operator).name
             raise self._mistake(name, operator, args, kwargs) or error from None
@@ -159,17 +177,17 @@ class Tracer(Mutations):
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Record an operator that reached the dispatcher, or just run it on constants."""
-        if self._paused or operator.namespace == "prim":
+        if self.recorder.is_paused or operator.namespace == "prim":
             return operator(*args, **kwargs)
         info = operator_info(operator)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        if not any(self.is_traced(x) for x in tensors):
+        if not any(self.recorder.is_traced(x) for x in tensors):
             random = draws_random(operator, args, kwargs)
             if not random and not has_symbol((args, tuple(kwargs.values()))):
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
             self.need_functions()
-            raise self.located(UnsupportedOperatorError(NUMBERS))
+            raise self.recorder.located(UnsupportedOperatorError(NUMBERS))
         self._check_kinds(info.name, tensors)
         if operator is FUSED:
             return self.call_operator(*without_observer(*args, **kwargs), {})
@@ -193,8 +211,8 @@ class Tracer(Mutations):
         """Return what PyTorch says of a call, where it refuses it."""
         if not name.startswith(("torch.", "aten::")):
             return None
-        with self.paused():
-            return mistake(function, *self._fakes((args, kwargs)))
+        with self.recorder.paused():
+            return mistake(function, *self.recorder.fakes((args, kwargs)))
 
     def call_higher_order(
         self, operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -202,22 +220,20 @@ class Tracer(Mutations):
         """Compute an operator that takes functions in terms of ordinary ones, or refuse it."""
         name = str(operator).removesuffix("_impl")
         leaves = list(tree_leaves((args, kwargs)))
-        if not any(isinstance(x, torch.Tensor) and self.is_traced(x) for x in leaves):
+        if not any(isinstance(x, torch.Tensor) and self.recorder.is_traced(x) for x in leaves):
             return operator(*args, **kwargs)
         if name not in HIGHER_ORDER:
-            raise self.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
-        try:
-            with self.dispatch_mode:
-                return HIGHER_ORDER[name](*args, **kwargs)
-        except UnsupportedOperatorError as error:
-            raise (error if error.located else self.located(error)) from None
+            raise self.recorder.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
+        with self.recorder.locating(), self.dispatch_mode:
+            return HIGHER_ORDER[name](*args, **kwargs)
 
     def _check_kinds(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
         """Raise where an argument or result is none that a network can have."""
         for x in tensors:
             kind = unsupported_kind(x)
             if kind:
-                raise self.located(UnsupportedOperatorError(f"{self._origin(name)}: {kind}"))
+                text = f"{self.recorder.origin(name)}: {kind}"
+                raise self.recorder.located(UnsupportedOperatorError(text))
 
     def _run_constant(
         self,
@@ -227,42 +243,53 @@ class Tracer(Mutations):
         kwargs: Any,
         tensors: list[torch.Tensor],
     ) -> Any:
+        constants = self.recorder.constants
         for target in self._targets(info, args, kwargs):
-            try:
-                self.constants.before_write(target)
-            except UnsupportedOperatorError as error:
-                raise self.located(error) from None
+            with self.recorder.locating():
+                constants.before_write(target)
         output = operator(*args, **kwargs)
         if operator is torch.ops.aten.lift_fresh.default:
             # The first that is heard of torch.tensor([1, 2]), and of torch.from_numpy(array).
             if args[0].untyped_storage().resizable():
-                self.constants.note_made(output, [])
+                constants.note_made(output, [])
             else:
-                self.constants.note_foreign(output)
+                constants.note_foreign(output)
             return output
-        self.constants.note_made(output, tensors)
-        self.constants.note_steps(output, operator, args, kwargs)
-        if not info.mutated:
-            self.constants.note_kinds(output, tensors)
+        constants.note_made(output, tensors)
+        constants.note_steps(output, operator, args, kwargs)
         if info.changes_metadata:
-            self.constants.note_turned(args[0])
-        if args and isinstance(args[0], torch.Tensor) and not info.mutated:
-            source = args[0]
-            # torch.unsafe_split and its like do not say that they give views.
-            shares = any(
-                isinstance(x, torch.Tensor) and storage_key(x) == storage_key(source)
-                for x in tree_leaves(output)
-            )
-            if not info.is_view and not shares:
-                return output
-
-            def view(x: torch.Tensor) -> View:
-                if isinstance(output, torch.Tensor):
-                    return self._view(info.name, operator, args, kwargs, source)
-                return self._view_of_elements(source, x)
-
-            self.constants.note_view(output, source, view)
+            constants.note_turned(args[0])
+        if info.mutated:
+            return output
+        constants.note_kinds(output, tensors)
+        if args and isinstance(args[0], torch.Tensor):
+            self._note_view(operator, info, args, kwargs, output)
         return output
+
+    def _note_view(
+        self,
+        operator: OpOverload,
+        info: OperatorInfo,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        output: Any,
+    ) -> None:
+        """Remember what shares the memory of the constant that an operator took."""
+        source = args[0]
+        # torch.unsafe_split and its like do not say that they give views.
+        shares = any(
+            isinstance(x, torch.Tensor) and storage_key(x) == storage_key(source)
+            for x in tree_leaves(output)
+        )
+        if not info.is_view and not shares:
+            return
+
+        def view(x: torch.Tensor) -> View:
+            if isinstance(output, torch.Tensor):
+                return self.recorder.view(operator, args, kwargs, source)
+            return self.recorder.view_of_elements(source, x)
+
+        self.recorder.constants.note_view(output, source, view)
 
     def _call_functional(
         self,
@@ -277,103 +304,144 @@ class Tracer(Mutations):
         is_complex = _is_complex(operator, args, kwargs, tensors)
         output = NotImplemented
         if converter is not None and converter.meta is not None:
-            output = self._run(converter.meta, args, kwargs)
+            output = self.recorder.run(converter.meta, args, kwargs)
             # A converter may leave some calls to the operator's formula.
             converter = None if output is NotImplemented else converter
         # Where a formula leads back to its operator, there is none.
-        plain = not random and not is_complex and info.name not in self._decomposing
+        plain = not random and not is_complex and info.name not in self.recorder.formulas
         for formula in decompositions(operator) if converter is None and plain else ():
             result = self._decompose(info, formula, args, kwargs)
             if result is not NotImplemented:
                 return result
         if operator is torch.ops.aten.as_strided.default:
-            return self._call_strided(operator, args, kwargs)
-        call = self._call(info.name, converter, args, kwargs)
+            return self.recorder.strided(args, kwargs)
+        call = self.recorder.call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
             text = RANDOM if random else self._no_converter(operator, info)
             call.problem = UnsupportedOperatorError(text)
         if is_complex:
             call.problem = UnsupportedOperatorError(COMPLEX)
-        output = self._run(operator, args, kwargs) if output is NotImplemented else output
+        output = self.recorder.run(operator, args, kwargs) if output is NotImplemented else output
         results = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor)]
         self._check_kinds(info.name, results)
-        traced = [x for x in tensors if self.is_traced(x)]
-        return self._register(call, operator, output, traced, [])
+        traced = [x for x in tensors if self.recorder.is_traced(x)]
+        return self.recorder.register(call, operator, output, traced, [])
 
     def _no_converter(self, operator: OpOverload, info: OperatorInfo) -> str:
         """Say under which name a converter would take this call."""
         if operator.namespace == "quantized" or info.name.startswith("aten::quantize_"):
             return QUANTIZED
-        name = self._origin(info.name)
-        called, by_name = called_function(self._boundary, name) or (name, True)
+        name = self.recorder.origin(info.name)
+        called, by_name = called_function(self.recorder.boundary, name) or (name, True)
         note = "" if by_name else ", and call it by this name"
         return NO_CONVERTER.format(name=called) + note
-
-    def _call_strided(self, operator: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Record a view of memory as a view of elements."""
-        output = self._run(operator, args, kwargs)
-        try:
-            view = self._view_of_elements(self._fake(args[0]), output)
-        except UnsupportedOperatorError as error:
-            raise self.located(error) from None
-        call = self._call(view.name, view.converter, (args[0], *view.args[1:]), {})
-        return self._register(call, view.function, output, [args[0]], [])
-
-    def view_at(self, x: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
-        """Record the view of a tensor at a traced index: one place (0-d), or several in a row.
-
-        In memory the view lies at the first places; which ones it shows, only its value says.
-        """
-        operator = torch.ops.aten.index.Tensor
-        unwritable = "" if self.is_traced(x) else self._try_promote(x, operator_info(operator).name)
-        converter = registry.find_operator(operator)
-        indices = [None] * axis + [index]
-        call = self._call(operator_info(operator).name, converter, (x, indices), {})
-        if index.ndim:
-            output = self._run(torch.ops.aten.narrow.default, (x, axis, 0, index.shape[0]), {})
-        else:
-            output = self._run(torch.ops.aten.select.int, (x, axis, 0), {})
-        result: torch.Tensor = self._register(call, operator, output, [x], [])
-        if unwritable:
-            entry = self._memory.find(result)
-            assert entry is not None
-            entry.storage.unwritable = unwritable
-        return result
-
-    def _try_promote(self, x: torch.Tensor, operator: str) -> str:
-        """Let a constant be written through a view to come; return why it cannot, if so."""
-        try:
-            self.promote(x, operator)
-        except UnsupportedOperatorError as error:
-            return str(error.__cause__)
-        return ""
 
     def _check_offset(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse an offset in memory that a tensor is to be read at, where its own is unknown."""
         tensors = [x for x in args if isinstance(x, torch.Tensor)]
-        entries = [self._memory.find(x) for x in tensors[:1]]
+        entries = [self.recorder.memory.find(x) for x in tensors[:1]]
         offset = kwargs.get("storage_offset", args[-1])
         given = offset is not None and not isinstance(offset, list | tuple)
-        if given and any(entry and not entry.has_known_place() for entry in entries):
-            raise self.located(
+        if given and any(entry and not entry.has_known_offset() for entry in entries):
+            raise self.recorder.located(
                 UnsupportedOperatorError(
                     "as_strided with a storage_offset, of a view at an index that depends on the "
                     "input; use slices"
                 )
             )
 
+    def _call_mutating(
+        self, operator: OpOverload, info: OperatorInfo, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        targets = self._targets(info, args, kwargs)
+        for target in targets:
+            if not self.recorder.is_traced(target):
+                self.recorder.promote(target, info.name)
+        if info.changes_metadata:
+            if info.functional is None:
+                text = f"{info.name} on a traced tensor"
+                raise self.recorder.located(UnsupportedOperatorError(text))
+            self.recorder.change_metadata(operator, info.functional, args, kwargs)
+            return args[0]
+        if info.functional is None or _draws(operator, info.functional):
+            return self._write_gap(operator, info, args, kwargs, targets)
+        outs = {a.name for a in operator._schema.arguments if a.is_out}
+        if outs:
+            kwargs = {key: value for key, value in kwargs.items() if key not in outs}
+        result = self.call_operator(info.functional, args, kwargs)
+        results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        for target, new in zip(targets, results[-len(targets) :], strict=True):
+            if not outs and not may_be_same(new.shape, target.shape):
+                raise RuntimeError(f"{info.name} gives another shape than its argument's")
+            if not may_be_same(new.shape, target.shape):
+                raise self.recorder.located(
+                    UnsupportedOperatorError(
+                        f"{info.name} writes a tensor of shape {tuple(new.shape)} into one of "
+                        f"shape {tuple(target.shape)}; give out= the result's shape"
+                    )
+                )
+            if not torch.can_cast(new.dtype, target.dtype):
+                raise RuntimeError(f"{info.name} gives {new.dtype}, and writes to {target.dtype}")
+            if new.dtype != target.dtype:
+                new = self.call_operator(
+                    torch.ops.aten._to_copy.default, (new,), {"dtype": target.dtype}
+                )
+            self.recorder.write(target, self.recorder.value(new))
+        # What is written need not be returned: running statistics, noise.
+        returned = operator._schema.returns
+        fresh = bool(returned) and returned[0].alias_info is None
+        if not returned:
+            return None
+        given = list(results if fresh else targets)[: len(returned)]
+        return given[0] if len(given) == 1 else tuple(given)
+
+    def _write_gap(
+        self,
+        operator: OpOverload,
+        info: OperatorInfo,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        targets: list[torch.Tensor],
+    ) -> Any:
+        """Let what an unconvertible operator wrote have values that raise when they are read."""
+        random = draws_random(operator, args, kwargs)
+        call = self.recorder.call(info.name, None, args, kwargs)
+        call.problem = UnsupportedOperatorError(
+            RANDOM if random else "it writes to a traced tensor in place, and has no other form"
+        )
+        self.recorder.graph.calls.append(call)
+        for index, target in enumerate(targets):
+            self.recorder.write(target, Value(self.recorder.alias(target), call, index))
+        return targets[0]
+
+    def _targets(self, info: OperatorInfo, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        found = [
+            args[position] if position < len(args) else kwargs.get(name)
+            for position, name in zip(info.mutated_positions, info.mutated, strict=True)
+        ]
+        return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+
     def _decompose(self, info: OperatorInfo, formula: Formula, args: Any, kwargs: Any) -> Any:
         """Run the formula of an operator; its parts come back as operators."""
-        self._decomposing.append(info.name)
-        before = self.precision
+        self.recorder.formulas.append(info.name)
+        before = self.recorder.precision
         if formula.precision != "follow":
-            self.precision = formula.precision
+            self.recorder.precision = formula.precision
         try:
             with self.dispatch_mode:
-                return formula.function(*self._fakes(args), **self._fakes(kwargs))
+                return formula.function(*self.recorder.fakes(args), **self.recorder.fakes(kwargs))
         finally:
-            self._decomposing.pop()
-            self.precision = before
+            self.recorder.formulas.pop()
+            self.recorder.precision = before
+
+    def _perform(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make a call that is none of the model's, so that it is recorded."""
+        if isinstance(function, OpOverload):
+            return self.call_operator(function, args, kwargs)
+        with self.dispatch_mode:
+            return function(*args, **kwargs)
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -422,3 +490,9 @@ def _is_complex(
         or any(x.is_complex() for x in tensors)
         or any(isinstance(x, complex) for x in tree_leaves(args))
     )
+
+
+def _draws(operator: OpOverload, functional: OpOverload) -> bool:
+    """Say whether an operator draws random numbers, and no converter says when it does not."""
+    random = torch.Tag.nondeterministic_seeded in operator.tags
+    return random and registry.find_operator(functional) is None

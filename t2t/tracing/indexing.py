@@ -2,22 +2,29 @@
 
 torch reads the value of a 0-d tensor and takes a view at that number. A network has no numbers to
 read: here the view is recorded as a gather, and a write to it as a scatter. What such a tensor
-would decide about a size, as a bound of a slice, stays unknown and is refused. A place that is
+would decide about a size, as a bound of a slice, stays unknown and is refused. An index that is
 computed from sizes is a slice of one element; torch would take it as it is in the example.
+
+All this must be seen before torch takes calls apart into operators. PyTorch tells a mode of every
+call of its functions and methods, also those of C. That takes a third of a trace's time, so the
+mode is on only where a first trace was asked for a value. (Replacing ``torch.Tensor.__getitem__``
+would show it too, but Python fills the type's slots anew with that, and tensors would count as
+sequences ever after.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from t2t.errors import UnsupportedOperatorError
 from t2t.sizes import is_true
-from t2t.tracing.tracer import Tracer
+from t2t.tracing.recorder import Recorder
 
-__all__ = ["TensorIndices"]
+__all__ = ["IndexingMode"]
 
 _MASKS = (torch.bool, torch.uint8)
 
@@ -38,19 +45,46 @@ _MASK = (
 )
 
 
-class TensorIndices:
+class IndexingMode(TorchFunctionMode):
     """Takes the calls that would ask for the value of an index.
 
     Args:
-        tracer: where their views are recorded.
+        recorder: where their views are recorded.
+        originals: the functions that stand behind patched ones.
+    """
+
+    def __init__(self, recorder: Recorder, originals: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self._originals = originals
+        self._handlers = _TensorIndices(recorder).handlers
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        handler = self._handlers.get(func)
+        if handler is not None:
+            result = handler(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        # A function of torch's in Python looks itself up by name, and finds what is patched there.
+        return self._originals.get(func, func)(*args, **kwargs)
+
+
+class _TensorIndices:
+    """Takes the calls that would ask for the value of an index.
+
+    Args:
+        recorder: where their views are recorded.
 
     Attributes:
         handlers: what takes the calls of which function; it returns ``NotImplemented`` for those
             that go on as they are.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.handlers: dict[Any, Callable[..., Any]] = {
             torch.Tensor.__getitem__: self._getitem,
             torch.Tensor.__setitem__: self._setitem,
@@ -63,7 +97,7 @@ class TensorIndices:
         }
 
     def _getitem(self, x: torch.Tensor, index: Any) -> Any:
-        if not self._tracer.is_active():
+        if not self._recorder.is_active():
             return NotImplemented
         if self._holds_number(index):
             x, rest = self._split(x, index)
@@ -84,8 +118,8 @@ class TensorIndices:
             new = new[(0,) * max(0, new.ndim - x.ndim)]
             x.copy_(torch.where(index.bool(), new, x))
             return None
-        if not self._tracer.is_traced(x):
-            self._tracer.promote(x, "aten::index_put_")
+        if not self._recorder.is_traced(x):
+            self._recorder.promote(x, "aten::index_put_")
         x, rest = self._split(x, index)
         x[rest] = value
         return None
@@ -93,13 +127,13 @@ class TensorIndices:
     def _select(self, input: torch.Tensor, dim: int, index: Any) -> Any:
         if not self._is_number(index):
             return NotImplemented
-        return self._tracer.view_at(input, _axis(input, dim), self._position(index))
+        return self._recorder.view_at(input, _axis(input, dim), self._position(index))
 
     def _narrow(self, input: torch.Tensor, dim: int, start: Any, length: Any) -> Any:
         if not self._is_number(start):
             return NotImplemented
         places = self._position(start) + torch.arange(length)
-        return self._tracer.view_at(input, _axis(input, dim), places)
+        return self._recorder.view_at(input, _axis(input, dim), places)
 
     def _select_scatter(self, input: torch.Tensor, src: torch.Tensor, dim: int, index: Any) -> Any:
         if not self._is_number(index):
@@ -114,8 +148,8 @@ class TensorIndices:
             isinstance(x, torch.Tensor)
             and x.ndim == 0
             and not x.is_floating_point()
-            and self._tracer.is_active()
-            and self._tracer.is_traced(x)
+            and self._recorder.is_active()
+            and self._recorder.is_traced(x)
         )
 
     def _holds_number(self, index: Any) -> bool:
@@ -147,7 +181,7 @@ class TensorIndices:
                 continue
             if axis >= x.ndim:
                 raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
-            x = self._tracer.view_at(x, axis, self._position(part))
+            x = self._recorder.view_at(x, axis, self._position(part))
         return x, tuple(rest)
 
     def _without_lists(self, part: Any) -> Any:
@@ -164,7 +198,7 @@ class TensorIndices:
         return index.long()
 
     def _refusal(self, reason: str) -> Exception:
-        return self._tracer.located(UnsupportedOperatorError(reason))
+        return self._recorder.located(UnsupportedOperatorError(reason))
 
 
 def _at_sizes(x: torch.Tensor, items: Sequence[Any]) -> torch.Tensor:
