@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from t2t.quantization.simulation import fake_quantized
     from t2t.recording import record
     from t2t.registry import converter, unregister
+    from t2t.tuning import Sensitivity, sensitivity
     from t2t.verification import compare_layers, verify
 
 __all__ = [
     "PartialModule",
     "ReferenceExecutionWarning",
     "Scales",
+    "Sensitivity",
     "TRTModule",
     "backend",
     "calibrate",
@@ -47,6 +49,7 @@ __all__ = [
     "load",
     "missing_operators",
     "record",
+    "sensitivity",
     "supported_operators",
     "to_network",
     "unregister",
@@ -59,6 +62,7 @@ _HOMES = {
     "PartialModule": "t2t.module",
     "ReferenceExecutionWarning": "t2t.module",
     "Scales": "t2t.quantization.scales",
+    "Sensitivity": "t2t.tuning",
     "TRTModule": "t2t.module",
     "calibrate": "t2t.quantization.calibration",
     "compare_layers": "t2t.verification",
@@ -69,6 +73,7 @@ _HOMES = {
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",
     "record": "t2t.recording",
+    "sensitivity": "t2t.tuning",
     "supported_operators": "t2t.converters",
     "to_network": "t2t.lowering",
     "unregister": "t2t.registry",

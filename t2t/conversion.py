@@ -16,16 +16,18 @@ import torch
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
 from t2t.errors import ConversionError, OptionError
-from t2t.lowering import to_network, without_dropout
+from t2t.io import arguments
+from t2t.lowering import trace_module, without_dropout
 from t2t.module import PartialModule, TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.partial import convert_parts
-from t2t.precision import Policy
+from t2t.precision import Policy, Tuning
 from t2t.quantization.calibration import calibrate
 from t2t.quantization.plan import Wanted
 from t2t.quantization.scales import Scales
 from t2t.reference import capture
 from t2t.rounding import Bits
+from t2t.tuning import Trials, tuned
 
 __all__ = ["convert", "convert_submodules"]
 
@@ -40,6 +42,10 @@ def convert(
     fp16: bool = False,
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
+    fp32_ops: Sequence[str] = (),
+    low_precision_io: bool = False,
+    tolerance: float | None = None,
+    tuning_inputs: Iterable[Any] | None = None,
     int8: bool = False,
     fp8: bool = False,
     weight_only: Literal["int8", "int4"] | None = None,
@@ -84,7 +90,17 @@ def convert(
         fp16: compute matrix products and convolutions in half precision, delicate operators in
             float32; inputs and outputs keep their dtypes.
         bf16: likewise in bfloat16.
-        fp32_modules: names of submodules kept in float32 (shell patterns).
+        fp32_modules: names of submodules kept in float32 (shell patterns), and not quantized.
+        fp32_ops: names of operators, such as "aten::softmax", likewise, wherever they are called;
+            all spellings of an operator are one.
+        low_precision_io: with fp16 or bf16, inputs and outputs that torch has in float32 are half,
+            too; what is computed is the same.
+        tolerance: keep the few modules in float32, besides those of ``fp32_modules``, with which
+            the relative error of every output (norm of the difference to the module's own output
+            over its norm) is at most this on the examples; they are found by bisection, in the
+            reference executor. ``model_trt.tuning`` lists what was tried.
+        tuning_inputs: instead of the examples, inputs that the tolerance has to hold for: each a
+            tensor, a tuple or list of positional arguments, or a dict of keyword arguments.
         int8: compute convolutions and matrix products with int8 factors: weights by one scale for
             each output channel, activations by one scale, all symmetric. What became int8, and why
             the rest did not, ``model_trt.quantization`` lists.
@@ -153,6 +169,7 @@ def convert(
         GuardError: the model decides on sizes in a way that does not hold for all declared ones;
             the text says the condition, the line, and large ranges for which it holds.
         ShapeError: the declared shapes do not fit the inputs or each other.
+        VerificationError: the tolerance cannot be met, as float32 does not meet it.
         BackendError: no TensorRT is installed (an ImportError).
     """
     given = locals()
@@ -234,17 +251,18 @@ def _convert_parts(
 ) -> PartialModule:
     if not isinstance(model, torch.nn.Module):
         raise error or ConversionError("a function has no submodules")
-    quantized = [name for name in ("int8", "fp8", "weight_only") if options[name]]
+    whole = ("int8", "fp8", "weight_only", "tolerance")
+    quantized = [name for name in whole if options[name] is not None and options[name]]
     if quantized:
         raise OptionError(
             f"{quantized[0]} is calibrated on and compared with a whole model, not with parts of "
             f"one{f' (which does not convert whole: {error})' if error else ''}; leave it out, and "
             "say fp16=True or bf16=True"
         ) from error
-    whole = [name for name in _OF_INPUTS if options.get(name)]
-    if whole:
+    given = [name for name in _OF_INPUTS if options.get(name)]
+    if given:
         raise OptionError(
-            f"{whole[0]} is of the whole module's inputs, which does not convert whole"
+            f"{given[0]} is of the whole module's inputs, which does not convert whole"
             f"{f' ({error})' if error else ''}; for its parts the sizes and names come from runs "
             "on the examples: give shape_examples=[...], further inputs"
         ) from error
@@ -254,7 +272,7 @@ def _convert_parts(
         model,
         inputs,
         kwargs,
-        functools.partial(_convert_whole, **own),
+        functools.partial(_convert_whole, **own, is_part=True),
         shape_examples=examples,
         modules=modules,
         torch_executed_modules=excluded,
@@ -271,6 +289,7 @@ _OF_INPUTS = (
     "profiles",
     "input_names",
     "output_names",
+    "low_precision_io",
 )
 
 
@@ -282,6 +301,10 @@ def _convert_whole(
     fp16: bool = False,
     bf16: bool = False,
     fp32_modules: Sequence[str] = (),
+    fp32_ops: Sequence[str] = (),
+    low_precision_io: bool = False,
+    tolerance: float | None = None,
+    tuning_inputs: Iterable[Any] | None = None,
     float64_as_float32: bool = False,
     ignore_dropout: bool = False,
     keep_program: bool = True,
@@ -293,30 +316,38 @@ def _convert_whole(
     timing_cache: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
+    is_part: bool = False,
     **network_options: Any,
 ) -> tuple[TRTModule, tuple[str, ...]]:
     """Convert a module whole; return it and the names of what it keeps between calls."""
     names = ("int8", "fp8", "weight_only", "calibration", "calibration_method", "int8_exclude")
     asked = {name: network_options.pop(name) for name in names}
-    wanted = _wanted({**asked, "fp32_modules": fp32_modules})
+    wanted = _wanted(asked)
     if wanted is not None:
         check_quantized(wanted.types, compute_capabilities)
         given = {**asked, "progress": progress, "ignore_dropout": ignore_dropout}
         wanted = _with_scales(wanted, module, given)
     started = time.perf_counter()
-    conversion = to_network(
-        module,
-        inputs,
-        kwargs,
-        policy=_policy(fp16, bf16, fp32_modules, float64_as_float32),
-        ignore_dropout=ignore_dropout,
-        quantize=wanted,
-        **network_options,
-    )
+    traced = trace_module(module, inputs, kwargs, ignore_dropout=ignore_dropout, **network_options)
+    if not is_part:
+        # A part need not call what another one does.
+        traced.check_fp32_ops(fp32_ops)
+    low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
+    tuning = Tuning(tuple(fp32_modules), tuple(fp32_ops))
+    policy = Policy(low, tuning.fp32_modules, float64_as_float32, tuning.fp32_ops, low_precision_io)
+    if tolerance is not None:
+        calls = [arguments(inputs, kwargs)]
+        if tuning_inputs is not None:
+            calls = [arguments(sample) for sample in tuning_inputs]
+        with without_dropout(module, ignore_dropout):
+            trials = Trials(traced, module, calls, wanted)
+        tuning = tuned(trials, policy, tolerance)
+        policy = replace(policy, fp32_modules=tuning.fp32_modules, fp32_ops=tuning.fp32_ops)
+    conversion = traced.lowered(policy, wanted)
     network = conversion.network
     check_quantized(quantized_types(network.raw), compute_capabilities)
-    traced = time.perf_counter()
-    _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
+    finished = time.perf_counter()
+    _log.info("network of %d layers in %.2f s", network.raw.num_layers, finished - started)
     plan = build(
         network.raw,
         builder=conversion.builder,
@@ -329,7 +360,7 @@ def _convert_whole(
         configure=configure,
         progress=progress,
     )
-    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - traced)
+    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - finished)
     program = None
     if keep_program:
         program = capture(network.raw, network.weights, network.sizes())
@@ -341,6 +372,7 @@ def _convert_whole(
         compute_capabilities=built_for(compute_capabilities),
         original=module,
         quantization=conversion.quantization,
+        tuning=tuning,
     )
     return converted, conversion.kept
 
@@ -373,7 +405,7 @@ def _wanted(options: Mapping[str, Any]) -> Wanted | None:
     if bits is None and options["weight_only"] is None:
         return None
     exclude = tuple(options["int8_exclude"])
-    return Wanted(bits, None, options["weight_only"], exclude, tuple(options["fp32_modules"]))
+    return Wanted(bits, None, options["weight_only"], exclude)
 
 
 def _with_scales(wanted: Wanted, module: Any, options: Mapping[str, Any]) -> Wanted:
@@ -385,10 +417,3 @@ def _with_scales(wanted: Wanted, module: Any, options: Mapping[str, Any]) -> Wan
         with without_dropout(module, options["ignore_dropout"]):
             scales = calibrate(module, scales, method=method, progress=progress)
     return replace(wanted, scales=scales)
-
-
-def _policy(
-    fp16: bool, bf16: bool, fp32_modules: Sequence[str], float64_as_float32: bool
-) -> Policy:
-    low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
-    return Policy(low, tuple(fp32_modules), float64_as_float32)

@@ -19,7 +19,7 @@ from t2t import backend
 from t2t.building import create_builder
 from t2t.converters.recurrent import PACKED
 from t2t.dtypes import is_supported
-from t2t.errors import ConversionError, ShapeWarning, UnsupportedArgumentError
+from t2t.errors import ConversionError, OptionError, ShapeWarning, UnsupportedArgumentError
 from t2t.io import (
     Dimension,
     Parameters,
@@ -35,7 +35,7 @@ from t2t.io import (
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
-from t2t.precision import Policy
+from t2t.precision import Policy, operator_name
 from t2t.quantization.plan import Plan, Wanted, planned
 from t2t.quantization.scales import Quantization
 from t2t.sizes import expression, static_size
@@ -46,9 +46,17 @@ from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
+from t2t.tracing.graph import Call
 from t2t.tracing.kinds import unsupported_input
 
-__all__ = ["Conversion", "missing_operators", "to_network", "without_dropout"]
+__all__ = [
+    "Conversion",
+    "Traced",
+    "missing_operators",
+    "to_network",
+    "trace_module",
+    "without_dropout",
+]
 
 # Fills the registry.
 importlib.import_module("t2t.converters")
@@ -112,14 +120,10 @@ def to_network(
 
     Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
     """
-    check_module(module)
-    # First, so that a missing TensorRT is said at once.
-    builder = create_builder()
-    example = _Example.of(
+    traced = trace_module(
         module,
         inputs,
         kwargs,
-        input_names,
         min_shapes=min_shapes,
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
@@ -127,39 +131,41 @@ def to_network(
         max_batch_size=max_batch_size,
         shape_examples=shape_examples,
         profiles=profiles,
+        narrow_shapes=narrow_shapes,
+        input_names=input_names,
+        output_names=output_names,
+        ignore_dropout=ignore_dropout,
     )
-    traced = _trace(module, example, narrow_shapes, ignore_dropout)
-    graph = traced.graph
-    network = Network(backend.create_network(builder), policy)
-    values, structure, classes = graph.output
+    return traced.lowered(policy or Policy(), quantize)
+
+
+def trace_module(
+    module: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    narrow_shapes: bool = False,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    ignore_dropout: bool = False,
+    **shapes: Any,
+) -> Traced:
+    """Run a module's forward pass once; networks of several precisions can be made of it.
+
+    Takes and raises what `to_network` does, all but what decides about precision.
+    """
+    check_module(module)
+    # First, so that a missing TensorRT is said at once.
+    builder = create_builder()
+    example = _Example.of(module, inputs, kwargs, input_names, **shapes)
+    graph, kept = _trace(module, example, narrow_shapes, ignore_dropout)
+    values, structure, _ = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
-    wanted = _output_names(structure, len(values), output_names, example.names)
-    for name in wanted:
-        network.reserve(name)
-    plan = Plan() if quantize is None else planned(graph, values, quantize)
-    emit(graph, network, example.names, values, plan.roundings)
-    for name, value in zip(wanted, values, strict=True):
-        network.mark_output(value.tensor, name)
-    outputs = tuple(
-        _output_spec(name, value.tensor, graph) for name, value in zip(wanted, values, strict=True)
-    )
-    notes = (*example.declared.notes, *graph.notes)
-    for note in notes:
+    names = _output_names(structure, len(values), output_names, example.names)
+    for note in (*example.declared.notes, *graph.notes):
         warnings.warn(note, ShapeWarning, stacklevel=_depth())
-    signature = Signature(
-        traced.input_specs(),
-        outputs,
-        example.structure,
-        structure,
-        traced.dimensions(),
-        example.parameters.positional,
-        example.parameters.defaults,
-        classes,
-        traced.profiles() if len(example.declared.profiles) > 1 else (),
-        notes,
-    )
-    return Conversion(network, builder, signature, graph, traced.kept, plan.quantization)
+    return Traced(graph, example, kept, builder, tuple(names))
 
 
 def missing_operators(
@@ -211,13 +217,13 @@ def missing_operators(
         profiles=profiles,
     )
     try:
-        traced = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
+        graph, _ = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
     except ConversionError as error:
         # The forward pass cannot go on behind this one.
         return [str(error)]
-    values, *_ = traced.graph.output
+    values, *_ = graph.output
     network = Network(backend.create_network(builder := create_builder()))
-    found = [str(error) for error in gaps(traced.graph, network, example.names, values)]
+    found = [str(error) for error in gaps(graph, network, example.names, values)]
     del builder
     return list(dict.fromkeys(found))
 
@@ -264,10 +270,80 @@ def _depth() -> int:
 
 
 @dataclass
-class _Traced:
+class Traced:
+    """A forward pass that was recorded, from which networks are made.
+
+    Attributes:
+        graph: the trace.
+        example: the example inputs.
+        kept: names of what the module keeps between calls, though its results do not depend on it.
+        builder: the builder of the networks.
+        output_names: names of the networks' outputs.
+    """
+
     graph: Graph
     example: _Example
     kept: tuple[str, ...]
+    builder: Any
+    output_names: tuple[str, ...]
+
+    def calls(self) -> list[Call]:
+        """Return the calls that the outputs depend on, in program order."""
+        return self.graph.used_calls(self.graph.output[0])
+
+    def check_fp32_ops(self, operators: Sequence[str]) -> None:
+        """Raise OptionError for names of operators that the module does not call."""
+        there = {name for call in self.calls() for name in call.operators}
+        known = set(map(operator_name, there))
+        for name in operators:
+            if operator_name(name) not in known:
+                raise OptionError(
+                    f"fp32_ops: the module does not call {name!r}; it calls "
+                    f"{', '.join(sorted(there))}"
+                )
+
+    def lowered(
+        self, policy: Policy, quantize: Wanted | None = None, strict: bool = True
+    ) -> Conversion:
+        """Make a finished network of the trace.
+
+        Args:
+            policy: which floating types its layers compute in.
+            quantize: what is to be rounded, and by what.
+            strict: refuse to quantize where there is nothing to quantize.
+
+        Raises:
+            ConversionError: a call cannot be converted, or not be quantized.
+        """
+        network = Network(backend.create_network(self.builder), policy)
+        values, structure, classes = self.graph.output
+        for name in self.output_names:
+            network.reserve(name)
+        plan = Plan() if quantize is None else planned(self.graph, values, quantize, policy)
+        if quantize is not None and strict:
+            plan.check()
+        emit(self.graph, network, self.example.names, values, plan.roundings)
+        for name, value in zip(self.output_names, values, strict=True):
+            network.mark_output(value.tensor, name)
+        parameters = self.example.parameters
+        signature = Signature(
+            self.input_specs(policy),
+            tuple(
+                _output_spec(name, value.tensor, self.graph, policy)
+                for name, value in zip(self.output_names, values, strict=True)
+            ),
+            self.example.structure,
+            structure,
+            self.dimensions(),
+            parameters.positional,
+            parameters.defaults,
+            classes,
+            self.profiles() if len(self.example.declared.profiles) > 1 else (),
+            (*self.example.declared.notes, *self.graph.notes),
+        )
+        return Conversion(
+            network, self.builder, signature, self.graph, self.kept, plan.quantization
+        )
 
     def dimensions(self) -> tuple[Dimension, ...]:
         """Return the dynamic dimensions, with the ranges for which the trace holds."""
@@ -293,16 +369,18 @@ class _Traced:
                     best[d] = place.size(nearest)
         return tuple(low), tuple(best), tuple(high)
 
-    def input_specs(self) -> tuple[TensorSpec, ...]:
+    def input_specs(self, policy: Policy) -> tuple[TensorSpec, ...]:
+        """Return names, dtypes and shapes of a network's inputs."""
         pairs = zip(self.example.names, self.graph.inputs, strict=True)
         return tuple(
-            self._input_spec(index, name, value.tensor) for index, (name, value) in enumerate(pairs)
+            self._input_spec(index, name, value.tensor, policy.at_edges(value.tensor.dtype))
+            for index, (name, value) in enumerate(pairs)
         )
 
-    def _input_spec(self, index: int, name: str, x: torch.Tensor) -> TensorSpec:
+    def _input_spec(self, index: int, name: str, x: torch.Tensor, dtype: torch.dtype) -> TensorSpec:
         shape = _plain(x)
         if -1 not in shape:
-            return TensorSpec(name, x.dtype, shape)
+            return TensorSpec(name, dtype, shape)
         shapes = [profile[index] for profile in self.profiles()]
         low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
         high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
@@ -311,12 +389,13 @@ class _Traced:
             for place in dimension.places:
                 if place.input == index and dimension.named:
                     names[place.dim] = place.text(dimension.name)
-        return TensorSpec(name, x.dtype, shape, low, shapes[0][1], high, tuple(names))
+        return TensorSpec(name, dtype, shape, low, shapes[0][1], high, tuple(names))
 
 
 def _trace(
     module: Callable[..., Any], example: _Example, narrow_shapes: bool, ignore_dropout: bool
-) -> _Traced:
+) -> tuple[Graph, tuple[str, ...]]:
+    """Return the trace, and names of what the module keeps between calls."""
     if narrow_shapes and len(example.declared.profiles) > 1:
         raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
@@ -341,7 +420,7 @@ def _trace(
         check_constants(module, inputs, _constants(graph))
         kept = tuple(dict.fromkeys(change.path for change in graph.kept))
         graph.kept.clear()
-    return _Traced(graph, example, kept)
+    return graph, kept
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:
@@ -362,10 +441,10 @@ def _check_initialized(module: torch.nn.Module) -> None:
             )
 
 
-def _output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
-    shape = _plain(x)
+def _output_spec(name: str, x: torch.Tensor, graph: Graph, policy: Policy) -> TensorSpec:
+    shape, dtype = _plain(x), policy.at_edges(x.dtype)
     if -1 not in shape:
-        return TensorSpec(name, x.dtype, shape)
+        return TensorSpec(name, dtype, shape)
     sizes = [expression(size) for size in x.shape]
     low, high = zip(*(span(size, graph.boxes) for size in sizes), strict=True)
     named = [all(graph.dimensions[s].named for s in symbols_of(size)) for size in sizes]
@@ -373,7 +452,7 @@ def _output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
         text(size) if plain == -1 and is_named else ""
         for size, plain, is_named in zip(sizes, shape, named, strict=True)
     )
-    return TensorSpec(name, x.dtype, shape, low, None, high, names)
+    return TensorSpec(name, dtype, shape, low, None, high, names)
 
 
 def _plain(x: torch.Tensor) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -151,11 +152,21 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise OptionError(f"{name}={value!r}: it takes {wanted}")
     if options["fp16"] and options["bf16"]:
         raise OptionError("fp16=True and bf16=True: give one of them")
+    half = options["fp16"] or options["bf16"]
+    if options["low_precision_io"] and not half:
+        raise OptionError("low_precision_io is for fp16=True and bf16=True: give one of them")
+    if options["tuning_inputs"] is not None and options["tolerance"] is None:
+        raise OptionError("tuning_inputs are what a tolerance holds for: give tolerance=1e-3")
+    if options["tolerance"] is not None and not (half or _quantized(options)):
+        raise OptionError(
+            "tolerance says what low precision may lose: give fp16=True, bf16=True, int8=True, "
+            "fp8=True or weight_only, too"
+        )
     _check_quantization(options)
 
 
 def _check_quantization(options: Mapping[str, Any]) -> None:
-    given = [name for name in ("int8", "fp8", "weight_only") if options[name]]
+    given = _quantized(options)
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)}: give one of them")
     if options["int8"] or options["fp8"]:
@@ -168,6 +179,10 @@ def _check_quantization(options: Mapping[str, Any]) -> None:
         raise OptionError("calibration is for int8=True and fp8=True: give one of them")
     if options["int8_exclude"] and not given:
         raise OptionError("int8_exclude is for int8=True, fp8=True and weight_only")
+
+
+def _quantized(options: Mapping[str, Any]) -> list[str]:
+    return [name for name in ("int8", "fp8", "weight_only") if options[name]]
 
 
 def _is_bool(value: Any) -> bool:
@@ -223,6 +238,20 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int8_exclude": (_is_names, 'a list of submodules\' names: ["head", "encoder.layers.0*"]'),
     "float64_as_float32": _FLAG,
     "fp32_modules": (_is_names, 'a list of submodules\' names: ["encoder.layers.0", "head*"]'),
+    "fp32_ops": (_is_names, 'a list of operators\' names: ["aten::softmax", "aten::pow"]'),
+    "low_precision_io": _FLAG,
+    "tolerance": (
+        _or_none(lambda value: isinstance(value, int | float) and 0 < value < math.inf),
+        "the largest relative error of an output, such as 1e-3",
+    ),
+    "tuning_inputs": (
+        _or_none(
+            lambda value: (
+                isinstance(value, Iterable) and not isinstance(value, str | torch.Tensor | Mapping)
+            )
+        ),
+        "an iterable of inputs",
+    ),
     "min_shapes": _SIZES,
     "opt_shapes": _SIZES,
     "max_shapes": _SIZES,

@@ -43,6 +43,7 @@ ORDER = (
     "runtime",
     "module",
     "verification",
+    "tuning",
     "partial",
     "conversion",
     "compat",

@@ -27,6 +27,7 @@ import torch
 from t2t.errors import CheckpointError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
+from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
@@ -53,7 +54,8 @@ class Converted:
         engine: the plan, or None.
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
-            "compute_capabilities", "precision", "parameter_dtype", "original", "quantization".
+            "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
+            "tuning".
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
     """
 
@@ -218,6 +220,8 @@ def _read_details(data: Any) -> dict[str, Any]:
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
         raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
     Quantization.from_data(details.get("quantization") or ())
+    if details.get("tuning") is not None:
+        Tuning.from_data(details["tuning"])
     return details
 
 

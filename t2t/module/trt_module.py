@@ -20,6 +20,7 @@ from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.bundle import read_bundle, write_bundle
 from t2t.module.checkpoint import Converted, is_entry
 from t2t.module.ran_on import RanOn, engine_required
+from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
@@ -64,6 +65,7 @@ class TRTModule(torch.nn.Module):
         compute_capabilities: the GPUs that the plan was built for, such as ("8.9",).
         original: the module that was converted, for its settings.
         quantization: what the conversion has quantized.
+        tuning: what the conversion has left in float32.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -87,6 +89,7 @@ class TRTModule(torch.nn.Module):
         compute_capabilities: Sequence[str] = (),
         original: Any = None,
         quantization: Quantization | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         super().__init__()
         self._converted = None
@@ -117,6 +120,7 @@ class TRTModule(torch.nn.Module):
             "parameter_dtype": _dtype_name(dtype),
             "original": None if original is None else _class_name(original),
             "quantization": None if quantization is None else quantization.to_data(),
+            "tuning": None if tuning is None else tuning.to_data(),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
@@ -206,6 +210,17 @@ class TRTModule(torch.nn.Module):
     def quantization(self) -> Quantization:
         """What the conversion has quantized, and why not the rest; empty without int8 and fp8."""
         return Quantization.from_data(self._filled().details.get("quantization") or ())
+
+    @property
+    def tuning(self) -> Tuning:
+        """What stays in float32, and what was tried to find it (``convert(tolerance=...)``)."""
+        data = self._filled().details.get("tuning")
+        return Tuning() if data is None else Tuning.from_data(data)
+
+    @property
+    def fp32_modules(self) -> tuple[str, ...]:
+        """Names of the submodules that stay in float32 (shell patterns)."""
+        return self.tuning.fp32_modules
 
     @property
     def details(self) -> dict[str, Any]:

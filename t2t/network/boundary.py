@@ -19,17 +19,21 @@ class Boundary(NetworkCore):
     """Declares inputs and outputs, and lets checked results stand for torch's values."""
 
     def add_input(self, name: str, value: torch.Tensor) -> NetworkTensor:
-        """Declare a network input of a fake tensor's dtype and shape (-1 where symbolic)."""
+        """Declare a network input of a fake tensor's shape (-1 where symbolic) and dtype.
+
+        Where the policy wants half inputs, what they count as is as without: float32.
+        """
         sizes = tuple(-1 if (n := static_size(size)) is None else n for size in value.shape)
+        data_type = dtypes.to_trt(self.policy.at_edges(value.dtype))
         backend.forget_errors()
-        tensor = self.raw.add_input(self.unique_name(name), dtypes.to_trt(value.dtype), sizes)
+        tensor = self.raw.add_input(self.unique_name(name), data_type, sizes)
         if tensor is None:
             raise ConversionError(f"TensorRT refuses the input {name}: {backend.error_text()}")
         self.bind(value, tensor)
         return tensor  # type: ignore[no-any-return]
 
     def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
-        """Make a traced or constant torch tensor a network output, in torch's own dtype."""
+        """Make a torch tensor a network output, in torch's dtype or the policy's at the edges."""
         if value.dtype == torch.float64:
             raise UnsupportedArgumentError(
                 f"the output {name!r} is float64, which TensorRT does not have; return .float()"
@@ -37,7 +41,7 @@ class Boundary(NetworkCore):
         # Not named "output": that is the tensor's own name, by default.
         with self.operation(Operation("mark_output")):
             tensor = self.tensor(value)
-            tensor = self.cast(tensor, value.dtype)
+            tensor = self.cast(tensor, self.policy.at_edges(value.dtype))
             if tensor.name in self._marked or tensor.is_network_input:
                 # TensorRT ignores a second marking, and the marking of an input.
                 tensor = self.result(self.add("add_identity", tensor))

@@ -80,6 +80,7 @@ class NetworkCore:
             operation.numbers,
             operation.cast,
             operation.like,
+            operation.operators,
         )
         try:
             yield

@@ -56,6 +56,7 @@ class Operation:
     Attributes:
         name: the operator's short name, as "conv2d".
         scope: path of the module that made the call, as "layer1.0.conv1".
+        operators: full names of the operator, and of those whose formulas it is a part of.
         line: the user's line, as "model.py:12 in forward".
         output: the fake tensors that torch answered with, nested as torch returns them.
         operands: what decides about its floating-point operands under ``fp16=True``.
@@ -69,6 +70,7 @@ class Operation:
 
     name: str
     scope: str = ""
+    operators: tuple[str, ...] = ()
     line: str = ""
     output: Any = None
     operands: Sequence[Operand] = ()

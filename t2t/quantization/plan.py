@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import ConversionError
+from t2t.precision import Policy, fits
 from t2t.quantization.forward import is_addition
 from t2t.quantization.scales import Quantization, Quantized, Range, Scales, call_key
 from t2t.rounding import LARGEST, Bits, Rounding
@@ -37,24 +37,18 @@ class Wanted:
         scales: the ranges of activations; needed with bits.
         weights: of the constant factors of matrix products alone, "int8" or "int4".
         exclude: names of modules (shell patterns) whose products stay as they are.
-        fp32_modules: names of those that stay in float32, and so are not quantized either.
     """
 
     bits: Bits | None = None
     scales: Scales | None = None
     weights: Bits | None = None
     exclude: tuple[str, ...] = ()
-    fp32_modules: tuple[str, ...] = ()
 
     @property
     def types(self) -> list[str]:
         """What a backend must have for it: "int8", "int4 weights"."""
         given = [self.bits, self.weights and f"{self.weights} weights"]
         return [name for name in given if name]
-
-    def excludes(self, scope: str) -> bool:
-        """Return whether a module's products stay as they are."""
-        return _excluded(scope, (*self.exclude, *self.fp32_modules))
 
 
 @dataclass
@@ -69,17 +63,27 @@ class Plan:
     roundings: dict[tuple[int, int], Rounding] = field(default_factory=dict)
     quantization: Quantization = field(default_factory=Quantization)
 
+    def check(self) -> None:
+        """Raise ConversionError where nothing is rounded."""
+        if not self.roundings:
+            rows = self.quantization.calls
+            reasons = dict.fromkeys(f"{row.call}: {row.reason}" for row in rows)
+            raise ConversionError(
+                f"there is no product that can be quantized ({'; '.join(reasons) or 'none'})"
+            )
 
-def planned(graph: Graph, outputs: Sequence[Value], wanted: Wanted) -> Plan:
+
+def planned(graph: Graph, outputs: Sequence[Value], wanted: Wanted, policy: Policy) -> Plan:
     """Decide for each product and addition of a trace how its operands are rounded.
 
     Args:
         graph: the trace.
         outputs: the values that are needed; calls of which nothing depends are left out.
         wanted: what is asked for.
+        policy: what stays in float32, and so is not quantized.
 
     Raises:
-        ConversionError: the scales are not those of this model, or nothing can be quantized.
+        ConversionError: the scales are not those of this model.
     """
     calls = [(call, kind) for call in graph.calls if (kind := _kind(call))]
     counted = Counter((call.scope, kind) for call, kind in calls)
@@ -87,6 +91,11 @@ def planned(graph: Graph, outputs: Sequence[Value], wanted: Wanted) -> Plan:
     used = {id(call) for call in graph.used_calls(outputs)}
     plan = Plan()
     rows = []
+
+    def stays(call: Call) -> bool:
+        where = call.scope, call.operators
+        return fits(call.scope, wanted.exclude) or policy.keeps(*where) or policy.passes(*where)
+
     numbers: Counter[tuple[str, str]] = Counter()
     for call, kind in calls:
         number = numbers[call.scope, kind]
@@ -99,8 +108,10 @@ def planned(graph: Graph, outputs: Sequence[Value], wanted: Wanted) -> Plan:
             continue
         if kind == "add":
             roundings, reason = _addition(call, found, wanted, plan)
-            if not any(roundings):
+            if stays(call) or not any(roundings):
                 continue
+        elif stays(call):
+            roundings, reason = (None, None), "excluded by name"
         else:
             roundings, reason = _product(call, kind, found, wanted)
         for place, rounding in enumerate(roundings):
@@ -112,9 +123,6 @@ def planned(graph: Graph, outputs: Sequence[Value], wanted: Wanted) -> Plan:
             name = call_key(call.scope, call.short_name, 0)
             rows.append(Quantized(name, str(call.location or ""), (), _WHOLE[call.short_name]))
     plan.quantization = Quantization(tuple(rows))
-    if not plan.roundings:
-        reasons = "; ".join(dict.fromkeys(f"{row.call}: {row.reason}" for row in rows)) or "none"
-        raise ConversionError(f"there is no product that can be quantized ({reasons})")
     return plan
 
 
@@ -179,8 +187,6 @@ def _product(
 ) -> tuple[tuple[Rounding | None, ...], str]:
     """Return how the factors of a product are rounded, and why not."""
     none = (None, None)
-    if wanted.excludes(call.scope):
-        return none, "excluded by name"
     a, b = _operands(call)
     if call.converter is None or not call.converter.function.__module__.startswith("t2t."):
         return none, "its converter is not t2t's"
@@ -269,7 +275,7 @@ def _addition(
     TensorRT adds it where the convolution ends; the convolution's own result is not rounded.
     """
     none = (None, None)
-    if wanted.bits is None or found is None or wanted.excludes(call.scope):
+    if wanted.bits is None or found is None:
         return none, ""
     operands = _operands(call)
     if any(_is_constant(x) or x.tensor.dtype not in _FLOATS for x in operands):
@@ -301,16 +307,9 @@ def _is_convolved(x: Value, plan: Plan) -> bool:
     return False
 
 
-def _excluded(scope: str, patterns: Sequence[str]) -> bool:
-    return any(
-        fnmatch.fnmatchcase(scope, pattern) or fnmatch.fnmatchcase(scope, f"{pattern}.*")
-        for pattern in patterns
-    )
-
-
 def _check_exclude(patterns: Sequence[str], scopes: set[str]) -> None:
     for pattern in patterns:
-        if not any(_excluded(scope, [pattern]) for scope in scopes):
+        if not any(fits(scope, [pattern]) for scope in scopes):
             names = ", ".join(sorted(scopes)[:8])
             raise ConversionError(
                 f"int8_exclude: no module with a product fits {pattern!r}; there are {names}"

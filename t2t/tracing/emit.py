@@ -111,6 +111,7 @@ def emit_call(
     operation = Operation(
         name=call.short_name,
         scope=call.scope,
+        operators=call.operators,
         line=str(call.location or ""),
         output=call.output,
         unused=frozenset(place for place in range(count) if (id(call), place) not in read),

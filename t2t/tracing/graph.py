@@ -96,6 +96,11 @@ class Call:
         return self.formulas[0] if self.formulas and self.formulas[0] != self.name else ""
 
     @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the operator, and of those whose formulas the call is a part of."""
+        return (self.name, *self.formulas)
+
+    @property
     def short_name(self) -> str:
         """The operator's name in layer names: "conv2d"."""
         name = self.name.rpartition("::")[2] if "::" in self.name else self.name
