@@ -11,26 +11,18 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.registry import formula
 from t2t.sizes import largest
 
-__all__ = ["kthvalue", "median", "median_dim", "sort", "sort_stable", "topk"]
+__all__ = ["kthvalue", "median", "median_dim", "sort", "topk"]
 
 MAX_PAIRS = 1 << 27
 """Most comparisons of elements of one dimension with each other."""
 
 
-@formula("aten::sort.stable")
-def sort_stable(
-    self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
+@formula("aten::sort")
+def sort(
+    self: torch.Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort by counting for each element those that come before it; NaN counts as the greatest."""
     del stable
-    return sort(self, dim, descending)
-
-
-@formula("aten::sort")
-def sort(
-    self: torch.Tensor, dim: int = -1, descending: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sort by counting for each element those that come before it, as `sort_stable`."""
     if self.ndim == 0:
         return self.clone(), torch.zeros((), dtype=torch.int64)
     x = self.movedim(dim, -1)

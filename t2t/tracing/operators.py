@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from t2t.registry import Formula, find_formula
+from t2t import registry
+from t2t.registry import Converter, Formula
 
-__all__ = ["OperatorInfo", "decompositions", "draws_random", "operator_info"]
+__all__ = ["OperatorInfo", "draws_random", "operator_info", "ways"]
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,9 @@ def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
     return core, torch._decomp.decomposition_table  # type: ignore[return-value]
 
 
-def decompositions(operator: OpOverload) -> Iterator[Formula]:
-    """Yield the formulas of an operator in terms of others: ours, then PyTorch's own."""
-    own = find_formula(operator)
-    if own is not None:
-        yield own
+def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
+    """Yield what may convert an operator, in turn: what is registered, then PyTorch's formula."""
+    yield from registry.ways(operator)
     found = _decomposition(operator)
     if found is not None:
         yield Formula(found, (), "follow")

@@ -27,7 +27,7 @@ from t2t.tracing.locations import called_function
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.mutation import Mutations
 from t2t.tracing.observers import FUSED, without_observer
-from t2t.tracing.operators import OperatorInfo, decompositions, draws_random, operator_info
+from t2t.tracing.operators import OperatorInfo, draws_random, operator_info, ways
 from t2t.tracing.recorder import NO_CONVERTER, RANDOM
 
 __all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
@@ -272,20 +272,22 @@ class Tracer(Mutations):
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> Any:
-        converter = registry.find_operator(operator)
         random = draws_random(operator, args, kwargs)
         is_complex = _is_complex(operator, args, kwargs, tensors)
-        output = NotImplemented
-        if converter is not None and converter.meta is not None:
-            output = self._run(converter.meta, args, kwargs)
-            # A converter may leave some calls to the operator's formula.
-            converter = None if output is NotImplemented else converter
         # Where a formula leads back to its operator, there is none.
         plain = not random and not is_complex and info.name not in self._decomposing
-        for formula in decompositions(operator) if converter is None and plain else ():
-            result = self._decompose(info, formula, args, kwargs)
-            if result is not NotImplemented:
-                return result
+        converter, output = None, NotImplemented
+        for way in ways(operator):
+            if isinstance(way, Formula):
+                result = self._decompose(info, way, args, kwargs) if plain else NotImplemented
+                if result is not NotImplemented:
+                    return result
+                continue
+            if way.meta is not None:
+                output = self._run(way.meta, args, kwargs)
+            if way.meta is None or output is not NotImplemented:
+                converter = way
+                break
         if operator is torch.ops.aten.as_strided.default:
             return self._call_strided(operator, args, kwargs)
         call = self._call(info.name, converter, args, kwargs)
