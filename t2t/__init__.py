@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from t2t.quantization.scales import Scales
     from t2t.quantization.simulation import fake_quantized
     from t2t.recording import record
-    from t2t.registry import converter, unregister
+    from t2t.registry import converter, formula, unregister
     from t2t.tuning import Sensitivity, sensitivity
     from t2t.verification import compare_layers, verify
 
@@ -46,6 +46,7 @@ __all__ = [
     "converter",
     "errors",
     "fake_quantized",
+    "formula",
     "load",
     "missing_operators",
     "record",
@@ -70,6 +71,7 @@ _HOMES = {
     "convert_submodules": "t2t.conversion",
     "converter": "t2t.registry",
     "fake_quantized": "t2t.quantization.simulation",
+    "formula": "t2t.registry",
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",
     "record": "t2t.recording",

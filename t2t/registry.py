@@ -1,8 +1,9 @@
-"""Which converter takes which operator: the one module-level table of t2t.
+"""Which converter or formula takes which operator: the module-level tables of t2t.
 
 A converter is registered under the names of what it converts: a torch function
-("torch.nn.functional.conv2d"), a PyTorch operator ("aten::add", or one overload "aten::max.dim"),
+("torch.nn.functional.pad"), a PyTorch operator ("aten::add", or one overload "aten::max.dim"),
 any importable function ("mypackage.ops.swish") or a module's method ("mypackage.Block.forward").
+A formula is registered under the names of operators only.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
+from torch._ops import OpOverload
 
 from t2t.errors import RegistrationError
 
@@ -22,14 +24,18 @@ __all__ = [
     "Converter",
     "Formula",
     "Precision",
+    "Registered",
+    "Table",
     "converter",
-    "find_formula",
+    "converters",
     "find_operator",
     "formula",
+    "formulas",
     "function_converters",
     "resolve",
     "supported_operators",
     "unregister",
+    "ways",
 ]
 
 Precision = Literal["follow", "compute", "small", "sensitive"]
@@ -42,19 +48,25 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Converter:
-    """A converter function and what the decorator was told of it."""
+class Registered:
+    """A function and the names that it is registered under."""
 
     function: Callable[..., Any]
     names: tuple[str, ...]
-    precision: Precision | Callable[..., Precision]
-    meta: Callable[..., Any] | None
-    signature: inspect.Signature
 
     @property
     def qualified_name(self) -> str:
         """Where the function stands: "t2t.converters.pooling.max_pool"."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+@dataclass(frozen=True)
+class Converter(Registered):
+    """A function that adds the layers of an operator, and what the decorator was told of it."""
+
+    precision: Precision | Callable[..., Precision]
+    meta: Callable[..., Any] | None
+    signature: inspect.Signature
 
     def precision_of(
         self, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -66,58 +78,51 @@ class Converter:
 
 
 @dataclass(frozen=True)
-class Formula:
-    """What an operator computes, in terms of other functions of torch."""
+class Formula(Registered):
+    """A function that computes an operator by other functions of torch."""
 
-    function: Callable[..., Any]
-    names: tuple[str, ...]
     precision: Precision
 
-    @property
-    def qualified_name(self) -> str:
-        """Where the function stands: "t2t.formulas.special.erfinv"."""
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+_R = TypeVar("_R", bound=Registered)
 
 
-_formulas: dict[str, Formula] = {}
-
-
-def formula(*names: str, precision: Precision = "follow") -> Callable[[_F], _F]:
-    """Register the decorated function as what one or more operators compute.
-
-    It has the operator's own parameters and computes with torch. Where it returns
-    ``NotImplemented``, PyTorch's own decomposition is used if there is one.
+class Table(Generic[_R]):
+    """The converters, or the formulas, by name: t2t's own, and those of users.
 
     Args:
-        names: operators, as "aten::hypot" or one overload, "aten::split.Tensor".
-        precision: how all that it calls behaves under ``fp16=True``; with "follow", as the parts
-            themselves do.
-
-    Raises:
-        RegistrationError: a name does not exist, or is taken.
+        kind: "converter" or "formula", for messages.
+        home: the package of t2t's own.
     """
 
-    def register(function: _F) -> _F:
-        entry = Formula(function, names, precision)
-        for name in names:
-            resolve(name)
-            if name in _formulas:
-                raise RegistrationError(f"{name} has a formula already")
-        _formulas.update(dict.fromkeys(names, entry))
-        return function
+    def __init__(self, kind: str, home: str) -> None:
+        self.own: dict[str, _R] = {}
+        self.users: dict[str, _R] = {}
+        self._kind = kind
+        self._home = home
 
-    return register
+    def add(self, entry: _R, override: bool) -> None:
+        """Register an entry under its names.
+
+        Raises:
+            RegistrationError: a name is taken, and ``override`` is False.
+        """
+        table = self.own if self.is_own(entry.function) else self.users
+        for name in entry.names:
+            if name in table and not override:
+                raise RegistrationError(
+                    f"{name} already has the {self._kind} {table[name].qualified_name}; "
+                    "pass override=True to replace it"
+                )
+        table.update(dict.fromkeys(entry.names, entry))
+
+    def is_own(self, function: Callable[..., Any]) -> bool:
+        """Return whether a function is one of t2t itself."""
+        return function.__module__.startswith(f"{self._home}.")
 
 
-def find_formula(operator: torch._ops.OpOverload) -> Formula | None:
-    """Return the formula of an operator: of this overload, else of all its overloads."""
-    packet = operator._schema.name
-    return _formulas.get(f"{packet}.{operator._overloadname}") or _formulas.get(packet)
-
-
-# Name -> converter: t2t's own, and those of users, which win.
-_own: dict[str, Converter] = {}
-_users: dict[str, Converter] = {}
+converters = Table[Converter]("converter", "t2t.converters")
+formulas = Table[Formula]("formula", "t2t.formulas")
 
 
 def converter(
@@ -138,8 +143,8 @@ def converter(
             depends on the call, a function of its fake output and the operator's own arguments.
         meta: computes the fake output from the operator's own arguments, for operators whose
             original is slow or fails on fake tensors. Without it the original runs on them.
-            Where it gives ``NotImplemented``, a function is not converted as a whole: the operators
-            that it calls are.
+            Where it returns ``NotImplemented``, the call is not converted here: a function is
+            taken apart into operators, and an operator is left to its formula.
         override: replace an earlier converter that you registered under the same name. (t2t's own
             converters need no override: yours win.)
 
@@ -147,29 +152,64 @@ def converter(
         RegistrationError: a name does not exist, or is taken already, or the function cannot take
             what a converter is called with.
     """
+    _check_arguments("converter", "torch.nn.functional.relu", names, precision)
+
+    def register(function: _F) -> _F:
+        methods = tuple(_method_of(name) for name in names)
+        signature = _checked_signature(function)
+        converters.add(Converter(function, methods, precision, meta, signature), override)
+        return function
+
+    return register
+
+
+def formula(
+    *names: str, precision: Precision = "follow", override: bool = False
+) -> Callable[[_F], _F]:
+    """Register the decorated function as what one or more operators compute.
+
+    The function takes the operator's own arguments, with torch's defaults, and computes its result
+    by other functions of torch; what it calls is converted. Within it, the operator itself means
+    what it would without the formula. Where it returns ``NotImplemented``, the call is converted as
+    without it, too.
+
+    For one operator these are tried in turn: your converter, your formula, t2t's converter, t2t's
+    formula, PyTorch's own decomposition.
+
+    Args:
+        names: operators, "aten::hypot" or "mylib::swish", or one overload, "aten::split.Tensor".
+            A Python function needs none: what it calls is converted.
+        precision: how all that it calls behaves under ``fp16=True``, see `Precision`; with
+            "follow", as its parts themselves do.
+        override: replace an earlier formula that you registered under the same name. (t2t's own
+            need no override: yours win.)
+
+    Raises:
+        RegistrationError: a name does not exist, is no operator's, or is taken already; the
+            function cannot take the operator's arguments, or has other defaults; or the operator
+            can have no formula: it is a view, draws random numbers, writes to its argument, or is
+            taken apart by PyTorch before a trace sees it.
+    """
+    _check_arguments("formula", "aten::hypot", names, precision)
+    if callable(precision):
+        raise RegistrationError("a formula has one precision for all calls, not a function")
+
+    def register(function: _F) -> _F:
+        for name in names:
+            check_formula(function, name, views=formulas.is_own(function))
+        formulas.add(Formula(function, names, precision), override)
+        return function
+
+    return register
+
+
+def _check_arguments(kind: str, example: str, names: Sequence[Any], precision: Any) -> None:
     if not names or not all(isinstance(name, str) for name in names):
-        raise RegistrationError(
-            'converter() takes the names of operators: @converter("torch.nn.functional.relu")'
-        )
+        raise RegistrationError(f'{kind}() takes the names of operators: @{kind}("{example}")')
     if not callable(precision) and precision not in get_args(Precision):
         raise RegistrationError(
             f"precision={precision!r}: supported: {', '.join(map(repr, get_args(Precision)))}"
         )
-
-    def register(function: _F) -> _F:
-        table = _own if function.__module__.startswith("t2t.converters.") else _users
-        methods = tuple(_method_of(name) for name in names)
-        entry = Converter(function, methods, precision, meta, _checked_signature(function))
-        for name in methods:
-            if name in table and not override:
-                raise RegistrationError(
-                    f"{name} is already converted by {table[name].qualified_name}; "
-                    "pass override=True to replace it"
-                )
-        table.update(dict.fromkeys(methods, entry))
-        return function
-
-    return register
 
 
 def _method_of(name: str) -> str:
@@ -201,33 +241,49 @@ def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def unregister(*names: str) -> None:
-    """Forget the user's converters of these names; t2t's own take over again."""
+    """Forget the user's converters and formulas of these names; t2t's own take over again."""
     for name in map(_method_of, names):
-        if name not in _users:
-            raise RegistrationError(f"{name}: no converter of yours is registered under this name")
-        del _users[name]
+        tables = [table for table in (converters.users, formulas.users) if name in table]
+        if not tables:
+            raise RegistrationError(
+                f"{name}: no converter or formula of yours is registered under this name"
+            )
+        for table in tables:
+            del table[name]
 
 
 def supported_operators() -> dict[str, str]:
     """Return the name of every operator that has a converter or a formula, and where it stands."""
-    merged: dict[str, Converter | Formula] = {**_formulas, **_own, **_users}
+    merged: dict[str, Registered] = {}
+    for table in reversed(_tables()):
+        merged.update(table)
     return {name: merged[name].qualified_name for name in sorted(merged)}
 
 
 def function_converters() -> dict[str, Converter]:
-    """Give the converters of Python functions and methods, by dotted name."""
-    return {name: entry for name, entry in {**_own, **_users}.items() if "::" not in name}
+    """Return the converters of Python functions and methods, by dotted name."""
+    merged = {**converters.own, **converters.users}
+    return {name: entry for name, entry in merged.items() if "::" not in name}
 
 
-def find_operator(operator: torch._ops.OpOverload) -> Converter | None:
-    """Find the converter of an operator: of this overload first, then of all its overloads."""
+def find_operator(operator: OpOverload) -> Converter | None:
+    """Return the converter of an operator: of this overload, else of all its overloads."""
+    return next((way for way in ways(operator) if isinstance(way, Converter)), None)
+
+
+def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
+    """Yield the converters and formulas of an operator, in the order in which they are tried."""
     packet = operator._schema.name
     overload = f"{packet}.{operator._overloadname}"
-    for table in (_users, _own):
+    for table in _tables():
         found = table.get(overload) or table.get(packet)
         if found is not None:
-            return found
-    return None
+            yield found
+
+
+def _tables() -> tuple[Mapping[str, Converter | Formula], ...]:
+    """Return all tables, the ones that win first."""
+    return converters.users, formulas.users, converters.own, formulas.own
 
 
 def resolve(name: str) -> tuple[Any, str]:
@@ -268,3 +324,96 @@ def _import_prefix(name: str) -> tuple[Any, list[str]]:
         f"no operator has the name {name!r}: give a full dotted name "
         "(torch.nn.functional.relu) or an operator's (aten::relu)"
     )
+
+
+def check_formula(function: Callable[..., Any], name: str, views: bool) -> None:
+    """Check that a function can be the formula of an operator.
+
+    Args:
+        function: the formula.
+        name: the operator, or one of its overloads.
+        views: whether the operator may be a view: the formula's result then is one, too.
+
+    Raises:
+        RegistrationError: it cannot; the text says why.
+    """
+    owner, attribute = resolve(name)
+    if "::" not in name:
+        raise RegistrationError(
+            f"{name} is a Python function: what it calls is converted already; a formula is of an "
+            'operator: @formula("aten::hypot")'
+        )
+    found = getattr(owner, attribute)
+    several = [found] if isinstance(found, OpOverload) else _overloads(found)
+    if not several or any(operator._schema.is_mutable for operator in several):
+        raise RegistrationError(
+            f"{name} does not return a tensor of its own: name the operator that does, as "
+            "aten::relu for aten::relu_"
+        )
+    for operator in several:
+        problem = "" if views else _without_formula(operator)
+        if problem:
+            raise RegistrationError(f"{operator}: {problem}")
+        _check_schema(function, operator)
+
+
+def _overloads(packet: Any) -> list[OpOverload]:
+    """Return an operator's overloads that give tensors, without names of dimensions."""
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return [
+        operator
+        for operator in overloads
+        if not operator._schema.is_mutable
+        and "Dimname" not in str(operator._schema)
+        and any("Tensor" in str(result.type) for result in operator._schema.returns)
+    ]
+
+
+def _without_formula(operator: OpOverload) -> str:
+    """Say why an operator can have no formula of a user's, if so."""
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        return "it draws random numbers; write a converter"
+    if any(result.alias_info is not None for result in operator._schema.returns):
+        return (
+            "its result is a view, and what is written to a formula's result would be lost; "
+            "write a converter"
+        )
+    if operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return "PyTorch takes it apart before a trace sees it; name an operator that it consists of"
+    return ""
+
+
+def _check_schema(function: Callable[..., Any], operator: OpOverload) -> None:
+    """Check parameters and defaults: the dispatcher leaves out what has its default."""
+    signature = inspect.signature(function)
+    arguments = operator._schema.arguments
+    positional = [argument for argument in arguments if not argument.kwarg_only]
+    named = [argument for argument in arguments if argument.kwarg_only]
+    try:
+        given = signature.bind(*positional, **{argument.name: argument for argument in named})
+        signature.bind(
+            *(argument for argument in positional if not argument.has_default_value()),
+            **{a.name: a for a in named if not a.has_default_value()},
+        )
+    except TypeError as error:
+        raise RegistrationError(
+            f"{function.__qualname__}{signature} cannot be the formula of {operator._schema}: "
+            f"{error}"
+        ) from None
+    for name, argument in given.arguments.items():
+        default = signature.parameters[name].default
+        if default is inspect.Parameter.empty or not isinstance(argument, torch._C.Argument):
+            continue
+        wanted = argument.default_value if argument.has_default_value() else default
+        if not _equal(default, wanted):
+            raise RegistrationError(
+                f"{function.__qualname__}{signature}: {name} is {wanted!r} by default in "
+                f"{operator._schema}"
+            )
+
+
+def _equal(default: Any, wanted: Any) -> bool:
+    # The schema has booleans and numbers of other types than one would write: 0 and False.
+    if isinstance(default, tuple):
+        default = list(default)
+    return bool(default == wanted)

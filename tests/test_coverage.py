@@ -41,7 +41,9 @@ def test_every_registered_operator_has_a_row() -> None:
         for row in rows:
             if row.raises is None:
                 reached |= operators_of(row)
-    missing = sorted({*registry._own, *registry._formulas} - reached - set(UNREACHABLE))
+    missing = sorted(
+        {*registry.converters.own, *registry.formulas.own} - reached - set(UNREACHABLE)
+    )
     assert not missing, f"no row of any table calls {missing}"
     assert not set(UNREACHABLE) & reached, "a row reaches what is said to be unreachable"
 
@@ -52,4 +54,4 @@ def test_the_list_of_operators_is_fresh() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*registry._own, *registry._formulas))
+    assert all(f"`{name}`" in page for name in (*registry.converters.own, *registry.formulas.own))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from t2t import registry
 from t2t.errors import ConversionError, RegistrationError, UnsupportedArgumentError
 from t2t.lowering import to_network
 from t2t.reference import capture
+from tests.cases import OpCase, run_case, uniform
 
 X = torch.linspace(-1, 1, 24).reshape(1, 2, 3, 4)
 
@@ -32,9 +34,9 @@ class Marked(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    before = set(registry._users)
+    before = {*registry.converters.users, *registry.formulas.users}
     yield
-    t2t.unregister(*(set(registry._users) - before))
+    t2t.unregister(*({*registry.converters.users, *registry.formulas.users} - before))
 
 
 def run(function: Any, x: torch.Tensor = X) -> torch.Tensor:
@@ -95,7 +97,7 @@ def test_a_taken_name_is_refused_unless_overridden() -> None:
         return net.add_activation(self, "RELU")
 
     t2t.converter("aten::relu")(first)
-    with pytest.raises(RegistrationError, match=r"already converted by .*first"):
+    with pytest.raises(RegistrationError, match=r"already has the converter .*first"):
         t2t.converter("aten::relu")(lambda net, self: None)
     t2t.converter("aten::relu", override=True)(first)
 
@@ -142,7 +144,7 @@ def test_an_exception_of_a_converter_keeps_its_type_and_says_where() -> None:
 def test_converters_have_torchs_own_parameters_and_defaults() -> None:
     """A default that was retyped wrongly would be a silent wrong answer."""
     wrong = []
-    for name, entry in registry._own.items():
+    for name, entry in registry.converters.own.items():
         if "::" not in name:
             continue
         namespace, _, operator = name.partition("::")
@@ -218,7 +220,7 @@ def test_other_classes_are_refused() -> None:
 def test_what_cannot_be_a_converter_is_refused_at_once(function: Any) -> None:
     with pytest.raises(RegistrationError, match=r"takes the network and then.*def relu.*torch2trt"):
         t2t.converter("torch.nn.functional.softsign")(function)
-    assert "torch.nn.functional.softsign" not in registry._users
+    assert "torch.nn.functional.softsign" not in registry.converters.users
 
 
 CALLS: dict[str, tuple[Any, str]] = {
@@ -255,3 +257,138 @@ def test_the_advice_can_be_followed() -> None:
 
     x = torch.rand(1, 1)
     torch.testing.assert_close(run(lambda x: torch.linalg.det(x), x), torch.linalg.det(x))
+
+
+# -- formulas --------------------------------------------------------------------------------------
+
+LIBRARY = torch.library.Library("t2t_test_formulas", "FRAGMENT")
+LIBRARY.define("swish(Tensor x, float beta=1.0, *, bool twice=False) -> Tensor")
+LIBRARY.define("pair(Tensor x) -> (Tensor, Tensor)")
+
+
+def swish(x: torch.Tensor, beta: float = 1.0, *, twice: bool = False) -> torch.Tensor:
+    result = x * torch.sigmoid(beta * x)
+    return result * torch.sigmoid(beta * result) if twice else result
+
+
+def pair(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sin(), x.cos()
+
+
+for key in ("CPU", "Meta"):
+    LIBRARY.impl("swish", swish, key)
+    LIBRARY.impl("pair", pair, key)
+
+OPS = torch.ops.t2t_test_formulas
+
+
+def test_a_formula_of_an_operator_of_ones_own() -> None:
+    t2t.formula("t2t_test_formulas::swish", precision="sensitive")(swish)
+    t2t.formula("t2t_test_formulas::pair")(pair)
+    assert t2t.supported_operators()["t2t_test_formulas::swish"].endswith("test_registry.swish")
+    for given in ((), (2.0,)):
+        for twice in (False, True):
+            case = OpCase("swish", lambda x, g=given, t=twice: OPS.swish(x, *g, twice=t), [(2, 3)])
+            run_case(case)
+    run_case(OpCase("one of two", lambda x: OPS.pair(x)[1], [(2, 3)], layers=1))
+    dynamic = {"dynamic": [{0: (1, 8)}], "shapes": [(5, 3)]}
+    run_case(OpCase("dynamic", lambda x: OPS.swish(x, 3.0), [(2, 3)], **dynamic))
+    t2t.unregister("t2t_test_formulas::swish")
+    with pytest.raises(ConversionError, match="t2t_test_formulas::swish"):
+        run(lambda x: OPS.swish(x))
+
+
+def test_a_formula_of_an_operator_of_pytorch() -> None:
+    @t2t.formula("aten::special_i0e", precision="sensitive")
+    def i0e(self: torch.Tensor) -> torch.Tensor:
+        # The trapezoidal rule of a periodic function: exp(x * (cos t - 1)), over t.
+        angle = torch.arange(64) * (math.pi / 32)
+        return torch.exp(self.abs().unsqueeze(-1) * (angle.cos() - 1)).mean(-1)
+
+    run_case(OpCase("i0e", torch.special.i0e, [uniform(2, 3, low=-8, high=8)]))
+
+
+def test_a_users_formula_wins_over_ours_and_may_call_what_it_replaces() -> None:
+    @t2t.formula("aten::gelu")
+    def clipped(self: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+        return F.gelu(self, approximate=approximate).clamp(max=1)
+
+    assert t2t.supported_operators()["aten::gelu"].endswith("clipped")
+    torch.testing.assert_close(run(lambda x: F.gelu(3 * x)), F.gelu(3 * X).clamp(max=1))
+    t2t.unregister("aten::gelu")
+    torch.testing.assert_close(run(lambda x: F.gelu(3 * x)), F.gelu(3 * X))
+
+
+def test_a_users_converter_wins_over_a_users_formula() -> None:
+    @t2t.formula("aten::gelu")
+    def zero(self: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+        return self * 0
+
+    @t2t.converter("aten::gelu.default")
+    def relu(net: Any, self: torch.Tensor, *, approximate: str = "none") -> Any:
+        return net.add_activation(self, "RELU")
+
+    assert torch.equal(run(F.gelu), X.relu())
+    t2t.unregister("aten::gelu.default")
+    assert not run(F.gelu).any()
+
+
+def test_a_formula_that_declines_leaves_the_call_to_the_next() -> None:
+    @t2t.formula("aten::gelu")
+    def only_tanh(self: torch.Tensor, *, approximate: str = "none") -> Any:
+        return self * 0 if approximate == "tanh" else NotImplemented
+
+    assert not run(lambda x: F.gelu(x, approximate="tanh")).any()
+    torch.testing.assert_close(run(F.gelu), F.gelu(X))
+
+
+def test_what_a_formula_calls_is_named_in_errors() -> None:
+    @t2t.formula("aten::special_i0e")
+    def i0e(self: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(self)
+
+    with pytest.raises(ConversionError, match=r"special_i0e.*bessel_j0.*test_registry\.py"):
+        run(torch.special.i0e)
+
+
+def _one(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _one_and_two(x: torch.Tensor, beta: float = 2.0, *, twice: bool = False) -> torch.Tensor:
+    return x
+
+
+WRONG: dict[str, tuple[Any, str, str]] = {
+    "unknown": (_one, "aten::no_such_operator", "no operator has the name"),
+    "function": (_one, "torch.nn.functional.gelu", "is a Python function: what it calls"),
+    "in place": (_one, "aten::relu_", "does not return a tensor of its own.*aten::relu"),
+    "overload": (_one, "aten::add_.Tensor", "does not return a tensor of its own"),
+    "random": (_one, "aten::bernoulli.p", "draws random numbers"),
+    "view": (_one, "aten::t", "its result is a view"),
+    "taken apart": (_one, "aten::einsum", "PyTorch takes it apart"),
+    "too few": (_one, "t2t_test_formulas::swish", r"cannot be the formula of .*swish\(Tensor x"),
+    "too many": (lambda x, y: x, "aten::special_i0e", "missing a required argument: 'y'"),
+    "default": (_one_and_two, "t2t_test_formulas::swish", "beta is 1.0 by default in"),
+}
+
+
+@pytest.mark.parametrize(("function", "name", "text"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_a_formula_is_refused_at_once(function: Any, name: str, text: str) -> None:
+    with pytest.raises(RegistrationError, match=text):
+        t2t.formula(name)(function)
+    assert not registry.formulas.users
+
+
+def test_a_taken_name_of_a_formula_is_refused_unless_overridden() -> None:
+    t2t.formula("t2t_test_formulas::pair")(pair)
+    with pytest.raises(RegistrationError, match=r"already has the formula .*pair; pass override"):
+        t2t.formula("t2t_test_formulas::pair")(pair)
+    t2t.formula("t2t_test_formulas::pair", override=True)(pair)
+    t2t.unregister("t2t_test_formulas::pair")
+    with pytest.raises(RegistrationError, match="no converter or formula of yours"):
+        t2t.unregister("t2t_test_formulas::pair")
+    with pytest.raises(RegistrationError, match=r'@formula\("aten::hypot"\)'):
+        t2t.formula(pair)  # type: ignore[arg-type]
+    with pytest.raises(RegistrationError, match="precision='half'"):
+        t2t.formula("aten::hypot", precision="half")  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from t2t.converters._arguments import positive_dim
 from t2t.converters._compute import operand, working_dtype
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
@@ -14,11 +13,8 @@ from t2t.network.core import TensorLike
 from t2t.registry import converter
 
 __all__ = [
-    "celu",
     "elu",
     "gelu",
-    "glu",
-    "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -89,14 +85,6 @@ def elu(
     if input_scale == 1:
         return net.add_activation(self, "SELU", alpha=float(alpha), beta=float(scale))
     return _scaled_elu(net, self, float(alpha), float(scale), float(input_scale))
-
-
-@converter("aten::celu")
-def celu(net: Network, self: torch.Tensor, alpha: float = 1.0) -> NetworkTensor:
-    """Convert x where positive, ``alpha * (exp(x / alpha) - 1)`` elsewhere."""
-    if alpha == 1:
-        return net.add_activation(self, "ELU", alpha=1.0)
-    return _scaled_elu(net, self, float(alpha), 1.0, 1.0 / float(alpha))
 
 
 def _scaled_elu(
@@ -193,13 +181,6 @@ def softshrink(net: Network, self: torch.Tensor, lambd: float = 0.5) -> NetworkT
     return net.add_elementwise(self, clipped, "SUB")
 
 
-@converter("aten::hardshrink")
-def hardshrink(net: Network, self: torch.Tensor, lambd: float = 0.5) -> NetworkTensor:
-    """Convert x, and zero where its magnitude is at most ``lambd``."""
-    small = _at_most(net, net.add_unary(self, "ABS"), float(lambd))
-    return net.add_select(small, net.tensor(0.0, self.dtype, self.ndim), self)
-
-
 @converter("aten::threshold")
 def threshold(net: Network, self: torch.Tensor, threshold: float, value: float) -> NetworkTensor:
     """Convert x, and ``value`` where x is at most ``threshold``."""
@@ -219,18 +200,6 @@ def _at_most(net: Network, x: NetworkTensor, bound: TensorLike) -> NetworkTensor
     return net.add_elementwise(
         net.add_elementwise(x, limit, "LESS"), net.add_elementwise(x, limit, "EQUAL"), "OR"
     )
-
-
-@converter("aten::glu")
-def glu(net: Network, self: torch.Tensor, dim: int = -1) -> NetworkTensor:
-    """Convert ``a * sigmoid(b)`` of the two halves of a dimension."""
-    sizes = list(net.output.shape)
-    axis = positive_dim(dim, self.ndim)
-    start = [0] * self.ndim
-    value = net.add_slice(self, start, sizes)
-    start[axis] = sizes[axis]
-    gate = net.add_activation(net.add_slice(self, start, sizes), "SIGMOID")
-    return net.add_elementwise(value, gate, "PROD")
 
 
 def _prelu_output(self: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from t2t.converters._channels import agrees, normalized, normalized_by
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["batch_norm", "batch_norm_eval", "batch_norm_train", "batch_norm_train_stats"]
+__all__ = ["batch_norm", "batch_norm_eval", "batch_norm_train"]
 
 
 def _batch_norm_output(
@@ -86,39 +86,6 @@ def batch_norm_train(
     del training, momentum
     axes = [axis for axis in range(input.ndim) if axis != 1]
     return normalized(net, input, axes, weight, bias, eps), None, None
-
-
-@converter("aten::_native_batch_norm_legit_functional", precision="sensitive")
-def batch_norm_train_stats(
-    net: Network,
-    input: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[NetworkTensor | None, ...]:
-    """Convert batch norm that also updates running statistics: the last two results."""
-    if not training:
-        result = normalized_by(net, input, running_mean, running_var, weight, bias, eps)
-        return result, None, None, net.tensor(running_mean), net.tensor(running_var)
-    axes = [axis for axis in range(input.ndim) if axis != 1]
-    result = normalized(net, input, axes, weight, bias, eps)
-    mean = net.add_reduce(input, "AVG", axes, keep_dims=True)
-    centred = net.add_elementwise(input, mean, "SUB")
-    total = net.add_reduce(net.add_elementwise(centred, centred, "PROD"), "SUM", axes, False)
-    count = net.output[0].numel() // net.output[0].shape[1]
-    variance = net.add_elementwise(total, net.tensor(count - 1, torch.float32, 1), "DIV")
-    mean = net.reshape(mean, (input.shape[1],))
-    return (
-        result,
-        None,
-        None,
-        _moved(net, running_mean, mean, momentum),
-        _moved(net, running_var, variance, momentum),
-    )
 
 
 def _moved(net: Network, old: torch.Tensor, new: NetworkTensor, momentum: float) -> NetworkTensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
 
-__all__ = ["eq", "ge", "gt", "le", "lt", "masked_fill", "nan_to_num", "ne", "where"]
+__all__ = ["eq", "ge", "gt", "le", "lt", "masked_fill", "ne", "where"]
 
 
 def _operands(
@@ -122,15 +121,6 @@ def logical_xor(net: Network, self: TensorLike, other: TensorLike) -> NetworkTen
     return net.add_elementwise(*_truths(net, self, other), "XOR")
 
 
-@converter("aten::logical_not")
-def logical_not(net: Network, self: torch.Tensor) -> NetworkTensor:
-    """Convert "is zero"."""
-    if self.dtype == torch.bool:
-        return net.add_unary(self, "NOT")
-    dtype = working_dtype(self.dtype)
-    return net.add_elementwise(net.tensor(self, dtype), 0, "EQUAL", dtype=dtype)
-
-
 @converter("aten::where.self")
 def where(
     net: Network, condition: torch.Tensor, self: TensorLike, other: TensorLike
@@ -145,27 +135,3 @@ def masked_fill(
 ) -> NetworkTensor:
     """Convert the choice of ``value`` where ``mask`` holds."""
     return choose(net, mask, value, self)
-
-
-@converter("aten::nan_to_num")
-def nan_to_num(
-    net: Network,
-    self: torch.Tensor,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> NetworkTensor:
-    """Convert NaN to a number (0) and infinities to others (the dtype's largest)."""
-    dtype = self.dtype
-    x = net.tensor(self)
-    if not dtype.is_floating_point:
-        return x
-    limits = torch.finfo(dtype)
-    result = choose(net, net.add_unary(x, "ISNAN"), rounded(nan or 0.0, dtype), x)
-    for infinity, number in (
-        (math.inf, limits.max if posinf is None else posinf),
-        (-math.inf, limits.min if neginf is None else neginf),
-    ):
-        found = net.add_elementwise(x, infinity, "EQUAL", dtype=dtype)
-        result = choose(net, found, rounded(number, dtype), result)
-    return result

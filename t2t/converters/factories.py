@@ -15,18 +15,11 @@ from t2t.registry import converter
 
 __all__ = [
     "arange",
-    "arange_end",
-    "arange_start",
     "empty",
     "empty_like",
     "empty_strided",
-    "eye",
-    "eye_m",
     "full",
     "full_like",
-    "new_empty",
-    "new_empty_strided",
-    "new_full",
     "scalar_tensor",
 ]
 
@@ -46,16 +39,6 @@ def full(
 ) -> NetworkTensor:  # fmt: skip
     """Convert to a slice layer that repeats one constant."""
     del size, dtype, layout, device, pin_memory
-    return _filled(net, fill_value)
-
-
-@converter("aten::new_full")
-def new_full(
-    net: Network, self: torch.Tensor, size: Any, fill_value: Any, dtype: Any = None,
-    layout: Any = None, device: Any = None, pin_memory: Any = None,
-) -> NetworkTensor:  # fmt: skip
-    """Convert as `full`."""
-    del self, size, dtype, layout, device, pin_memory
     return _filled(net, fill_value)
 
 
@@ -89,16 +72,6 @@ def empty_like(
     return _filled(net, 0)
 
 
-@converter("aten::new_empty")
-def new_empty(
-    net: Network, self: torch.Tensor, size: Any, dtype: Any = None, layout: Any = None,
-    device: Any = None, pin_memory: Any = None,
-) -> NetworkTensor:  # fmt: skip
-    """Convert as `empty`."""
-    del self, size, dtype, layout, device, pin_memory
-    return _filled(net, 0)
-
-
 @converter("aten::empty_strided")
 def empty_strided(
     net: Network, size: Any, stride: Any, dtype: Any = None, layout: Any = None,
@@ -106,16 +79,6 @@ def empty_strided(
 ) -> NetworkTensor:  # fmt: skip
     """Convert as `empty`; a network's tensors have no strides."""
     del size, stride, dtype, layout, device, pin_memory
-    return _filled(net, 0)
-
-
-@converter("aten::new_empty_strided")
-def new_empty_strided(
-    net: Network, self: torch.Tensor, size: Any, stride: Any, dtype: Any = None,
-    layout: Any = None, device: Any = None, pin_memory: Any = None,
-) -> NetworkTensor:  # fmt: skip
-    """Convert as `empty`."""
-    del self, size, stride, dtype, layout, device, pin_memory
     return _filled(net, 0)
 
 
@@ -141,35 +104,3 @@ def arange(
         dtype if dtype in COUNTED else torch.float32 if dtype.is_floating_point else torch.int64
     )
     return net.cast(net.add_linspace(net.output.shape, start, step, counted), dtype)
-
-
-@converter("aten::arange")
-def arange_end(net: Network, end: Any, **kwargs: Any) -> NetworkTensor:
-    """Convert as `arange`, from 0 on."""
-    return arange(net, 0, end, 1, **kwargs)
-
-
-@converter("aten::arange.start")
-def arange_start(net: Network, start: Any, end: Any, **kwargs: Any) -> NetworkTensor:
-    """Convert as `arange`, in steps of 1."""
-    return arange(net, start, end, 1, **kwargs)
-
-
-@converter("aten::eye")
-def eye(net: Network, n: Any, dtype: Any = None, layout: Any = None, device: Any = None,
-    pin_memory: Any = None,
-) -> NetworkTensor:  # fmt: skip
-    """Convert a square one; see `eye_m`."""
-    return eye_m(net, n, n, dtype, layout, device, pin_memory)
-
-
-@converter("aten::eye.m")
-def eye_m(
-    net: Network, n: Any, m: Any, dtype: Any = None, layout: Any = None, device: Any = None,
-    pin_memory: Any = None,
-) -> NetworkTensor:  # fmt: skip
-    """Convert to a comparison of row and column numbers."""
-    del dtype, layout, device, pin_memory
-    rows = net.unsqueeze(net.add_linspace([n], 0, 1, torch.int64), [1])
-    columns = net.unsqueeze(net.add_linspace([m], 0, 1, torch.int64), [0])
-    return net.cast(net.add_elementwise(rows, columns, "EQUAL"), net.output.dtype)

@@ -14,7 +14,7 @@ from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.network.movement import same_sizes
 from t2t.registry import Precision, converter
 
-__all__ = ["bilinear", "linear", "matmul", "multiply", "product"]
+__all__ = ["linear", "matmul", "multiply", "product"]
 
 MAX_RANK = 8
 """TensorRT's largest number of dimensions."""
@@ -146,22 +146,3 @@ def mv(net: Network, self: torch.Tensor, vec: torch.Tensor) -> NetworkTensor:
 def dot(net: Network, self: torch.Tensor, tensor: torch.Tensor) -> NetworkTensor:
     """Convert (k,) by (k,) to a number."""
     return product(net, self, tensor)
-
-
-@converter("torch.nn.functional.bilinear", "torch.bilinear", precision="compute")
-def bilinear(
-    net: Network,
-    input1: torch.Tensor,
-    input2: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-) -> NetworkTensor:
-    """Convert (*, a) and (*, b) to (*, out) by a weight (out, a, b)."""
-    out, a, b = weight.shape
-    dtype = net.output.dtype
-    kernel = net.transpose(net.tensor(weight, dtype), [1, 0, 2])
-    rows = product(net, input1, net.reshape(kernel, (a, out * b)))
-    matrices = net.reshape(rows, (*input1.shape[:-1], out, b))
-    column = net.unsqueeze(net.tensor(input2, dtype), [input2.dim()])
-    y = squeeze(net, product(net, matrices, column), [input2.dim()])
-    return y if bias is None else net.add_elementwise(y, bias, "SUM", dtype=dtype)

@@ -13,7 +13,7 @@ import torch
 
 from t2t.converters._arguments import positive_dim, static_number
 from t2t.converters._compute import choose
-from t2t.converters.order import MAX_K
+from t2t.converters.sorting import MAX_K
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter

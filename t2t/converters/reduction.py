@@ -11,7 +11,7 @@ from t2t.converters._compute import narrowed, truth, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["all", "amax", "amin", "any", "count_nonzero", "mean", "prod", "reduced", "sum"]
+__all__ = ["all", "amax", "amin", "any", "mean", "prod", "reduced", "sum"]
 
 
 def reduced(
@@ -69,17 +69,6 @@ def amin(net: Network, self: torch.Tensor, dim: Any = (), keepdim: bool = False)
     return _reduction(net, "MIN", self, dim, keepdim)
 
 
-@converter("aten::aminmax")
-def aminmax(
-    net: Network, self: torch.Tensor, dim: int | None = None, keepdim: bool = False
-) -> tuple[NetworkTensor, NetworkTensor]:
-    """Convert the smallest and the greatest value over one dimension, or all."""
-    return (
-        _reduction(net, "MIN", self, dim, keepdim, self.dtype),
-        _reduction(net, "MAX", self, dim, keepdim, self.dtype),
-    )
-
-
 def _reduction(
     net: Network,
     op: str,
@@ -115,10 +104,3 @@ def _quantified(net: Network, op: str, x: torch.Tensor, dim: Any, keepdim: bool)
         marks = reduced(net, op, net.cast(marks, torch.int32), axes, keepdim)
     # Of uint8, torch gives uint8.
     return net.cast(marks, net.compute_dtype(net.output.dtype))
-
-
-@converter("aten::count_nonzero")
-def count_nonzero(net: Network, self: torch.Tensor, dim: Any = None) -> NetworkTensor:
-    """Convert the number of elements that are not zero, as int64."""
-    marks = net.cast(truth(net, self), torch.int64)
-    return reduced(net, "SUM", marks, dims(dim, self.ndim), False)

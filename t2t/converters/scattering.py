@@ -34,7 +34,6 @@ __all__ = [
     "scatter_value",
     "select_scatter",
     "slice_scatter",
-    "zero",
 ]
 
 
@@ -68,12 +67,6 @@ def fill(net: Network, self: torch.Tensor, value: Any) -> NetworkTensor:
 def _as(net: Network, x: Any, dtype: torch.dtype) -> NetworkTensor:
     """Give what is written in the dtype of what it is written to."""
     return converted(net, x, dtype) if net.is_traced(x) else net.tensor(x, dtype)
-
-
-@converter("aten::zero", meta=_like_first)
-def zero(net: Network, self: torch.Tensor) -> NetworkTensor:
-    """Convert to zeros."""
-    return net.expand(net.tensor(0, self.dtype), net.output.shape)
 
 
 @converter("aten::slice_scatter", meta=_like_first)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import importlib
 
 # Importing a family registers its formulas.
-FAMILIES = ("accumulating", "arithmetic", "running", "sorting", "special", "structure")
+FAMILIES = (
+    "accumulating",
+    "arithmetic",
+    "running",
+    "sorting",
+    "special",
+    "statistics",
+    "structure",
+)
 
 for _family in FAMILIES:
     importlib.import_module(f"t2t.formulas.{_family}")

@@ -11,26 +11,18 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.registry import formula
 from t2t.sizes import largest
 
-__all__ = ["kthvalue", "median", "median_dim", "sort", "sort_stable", "topk"]
+__all__ = ["kthvalue", "median", "median_dim", "sort", "topk"]
 
 MAX_PAIRS = 1 << 27
 """Most comparisons of elements of one dimension with each other."""
 
 
-@formula("aten::sort.stable")
-def sort_stable(
-    self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
+@formula("aten::sort")
+def sort(
+    self: torch.Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort by counting for each element those that come before it; NaN counts as the greatest."""
     del stable
-    return sort(self, dim, descending)
-
-
-@formula("aten::sort")
-def sort(
-    self: torch.Tensor, dim: int = -1, descending: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sort by counting for each element those that come before it, as `sort_stable`."""
     if self.ndim == 0:
         return self.clone(), torch.zeros((), dtype=torch.int64)
     x = self.movedim(dim, -1)
@@ -63,43 +55,43 @@ def topk(
     del sorted
     if self.ndim == 0:
         return self.clone(), torch.zeros((), dtype=torch.int64)
-    values, places = torch.sort(self, dim, descending=largest)
-    return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+    values, indices = torch.sort(self, dim, descending=largest)
+    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
 
 
 @formula("aten::kthvalue")
 def kthvalue(
     self: torch.Tensor, k: Any, dim: int = -1, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take one of the sorted elements."""
-    values, places = torch.sort(self, dim)
-    return _at(values, dim, k - 1, keepdim), _at(places, dim, k - 1, keepdim)
+    """Return the last of the k smallest elements, and its index."""
+    values, indices = torch.topk(self, k, dim, largest=False)
+    return _at(values, dim, k - 1, keepdim), _at(indices, dim, k - 1, keepdim)
 
 
 @formula("aten::median.dim")
 def median_dim(
     self: torch.Tensor, dim: int, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take the middle one of the sorted elements, or the last where that is NaN."""
-    values, places = torch.sort(self, dim)
+    """Return the middle one of the sorted elements, or the last where that is NaN."""
+    values, indices = torch.sort(self, dim)
     if self.ndim == 0:
-        return values, places
+        return values, indices
     middle = (self.shape[dim] - 1) // 2
-    value, place = (_at(x, dim, middle, keepdim) for x in (values, places))
+    value, index = (_at(x, dim, middle, keepdim) for x in (values, indices))
     if not self.is_floating_point():
-        return value, place
-    last, last_place = (_at(x, dim, self.shape[dim] - 1, keepdim) for x in (values, places))
+        return value, index
+    last, last_index = (_at(x, dim, self.shape[dim] - 1, keepdim) for x in (values, indices))
     missing = last.isnan()
-    return torch.where(missing, last, value), torch.where(missing, last_place, place)
+    return torch.where(missing, last, value), torch.where(missing, last_index, index)
 
 
 @formula("aten::median.default")
 def median(self: torch.Tensor) -> torch.Tensor:
-    """Take the middle one of all sorted elements."""
+    """Return the middle one of all sorted elements."""
     return median_dim(self.reshape(-1), 0)[0]
 
 
-def _at(x: torch.Tensor, dim: int, place: Any, keepdim: bool) -> torch.Tensor:
+def _at(x: torch.Tensor, dim: int, index: Any, keepdim: bool) -> torch.Tensor:
     if x.ndim == 0:
         return x
-    return x.narrow(dim, place, 1) if keepdim else x.select(dim, place)
+    return x.narrow(dim, index, 1) if keepdim else x.select(dim, index)

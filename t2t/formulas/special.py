@@ -32,6 +32,13 @@ def angle(self: torch.Tensor) -> torch.Tensor:
     return torch.where(self.isnan(), self, result) if self.is_floating_point() else result
 
 
+@formula("aten::celu")
+def celu(self: torch.Tensor, alpha: Any = 1.0) -> torch.Tensor:
+    """Return x where positive, ``alpha * (exp(x / alpha) - 1)`` elsewhere."""
+    result: torch.Tensor = aten.elu.default(self, alpha, 1, 1 / alpha)
+    return result
+
+
 @formula("aten::erfinv.default", precision="sensitive")
 def erfinv(self: torch.Tensor) -> torch.Tensor:
     """Invert the error function, by two polynomials in float32."""

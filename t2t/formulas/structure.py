@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from t2t.errors import UnsupportedArgumentError, require
 from t2t.registry import formula
 
 aten = torch.ops.aten
@@ -91,6 +92,33 @@ def batch_norm_no_update(
     return *results, torch.empty(0, dtype=torch.uint8)
 
 
+@formula("aten::_native_batch_norm_legit_functional", precision="sensitive")
+def native_batch_norm_functional(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """Normalize, and update running statistics in training: the last two results."""
+    if not training:
+        results = aten._native_batch_norm_legit_no_training.default(
+            input, weight, bias, running_mean, running_var, momentum, eps
+        )
+        return *results, running_mean.clone(), running_var.clone()
+    results = aten._native_batch_norm_legit.no_stats(input, weight, bias, True, momentum, eps)
+    axes = [axis for axis in range(input.ndim) if axis != 1]
+    mean, variance = input.mean(axes), input.var(axes)
+    return (
+        *results,
+        running_mean * (1 - momentum) + mean * momentum,
+        running_var * (1 - momentum) + variance * momentum,
+    )
+
+
 @formula("aten::diagonal_scatter.default")
 def diagonal_scatter(
     self: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
@@ -145,6 +173,35 @@ def addbmm(
     """Add ``self`` to the sum of all products of a batch: one product of longer rows."""
     rows = batch1.transpose(0, 1).flatten(1)
     return addmm(self, rows, batch2.flatten(0, 1), beta=beta, alpha=alpha)
+
+
+@formula("aten::_grouped_mm", precision="compute")
+def grouped_mm(
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Multiply each group of rows (rows, k) with its matrix of (groups, k, n), to (rows, n).
+
+    ``offs`` says where each group of rows ends. Rows behind the last group, which torch leaves
+    undefined, are zeros. Every row is multiplied with every matrix, as the groups' sizes depend on
+    the data: time and memory grow with the number of groups.
+    """
+    require("bias", bias, None, "torch does not define it")
+    dtype = out_dtype or self.dtype
+    if self.ndim == mat2.ndim == 3 and offs is None:
+        return torch.matmul(self, mat2).to(dtype)
+    if (self.ndim, mat2.ndim) != (2, 3) or offs is None:
+        raise UnsupportedArgumentError(
+            f"mat_a of rank {self.ndim}, mat_b of rank {mat2.ndim}: supported: 2 and 3 with "
+            "offs, 3 and 3 without"
+        )
+    row, ends = torch.arange(self.shape[0]), offs.unsqueeze(1)
+    begins = torch.cat([ends.new_zeros(1, 1), ends[:-1]])
+    inside = ((begins <= row) & (row < ends)).unsqueeze(2)
+    return torch.where(inside, torch.matmul(self, mat2), 0.0).sum(0).to(dtype)
 
 
 @formula("aten::_convolution.default")

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from t2t.registry import Formula, find_formula
+from t2t import registry
+from t2t.registry import Converter, Formula
 from t2t.sizes import is_symbolic
 
-__all__ = ["DECISIONS", "OperatorInfo", "decompositions", "draws_random", "operator_info"]
+__all__ = ["DECISIONS", "OperatorInfo", "draws_random", "operator_info", "ways"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,9 @@ def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
     return core, torch._decomp.decomposition_table  # type: ignore[return-value]
 
 
-def decompositions(operator: OpOverload) -> Iterator[Formula]:
-    """Yield the formulas of an operator in terms of others: ours, then PyTorch's own."""
-    own = find_formula(operator)
-    if own is not None:
-        yield own
+def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
+    """Yield what may convert an operator, in turn: what is registered, then PyTorch's formula."""
+    yield from registry.ways(operator)
     found = _decomposition(operator)
     if found is not None:
         yield Formula(found, (), "follow")

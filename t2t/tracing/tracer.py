@@ -25,13 +25,7 @@ from t2t.tracing.locations import called_function
 from t2t.tracing.memory import View, may_be_same, version_of
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.observers import FUSED, without_observer
-from t2t.tracing.operators import (
-    DECISIONS,
-    OperatorInfo,
-    decompositions,
-    draws_random,
-    operator_info,
-)
+from t2t.tracing.operators import DECISIONS, OperatorInfo, draws_random, operator_info, ways
 from t2t.tracing.recorder import Recorder
 
 __all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
@@ -299,20 +293,22 @@ class Tracer:
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> Any:
-        converter = registry.find_operator(operator)
         random = draws_random(operator, args, kwargs)
         is_complex = _is_complex(operator, args, kwargs, tensors)
-        output = NotImplemented
-        if converter is not None and converter.meta is not None:
-            output = self.recorder.run(converter.meta, args, kwargs)
-            # A converter may leave some calls to the operator's formula.
-            converter = None if output is NotImplemented else converter
         # Where a formula leads back to its operator, there is none.
         plain = not random and not is_complex and info.name not in self.recorder.formulas
-        for formula in decompositions(operator) if converter is None and plain else ():
-            result = self._decompose(info, formula, args, kwargs)
-            if result is not NotImplemented:
-                return result
+        converter, output = None, NotImplemented
+        for way in ways(operator):
+            if isinstance(way, Formula):
+                result = self._decompose(info, way, args, kwargs) if plain else NotImplemented
+                if result is not NotImplemented:
+                    return result
+                continue
+            if way.meta is not None:
+                output = self.recorder.run(way.meta, args, kwargs)
+            if way.meta is None or output is not NotImplemented:
+                converter = way
+                break
         if operator is torch.ops.aten.as_strided.default:
             return self.recorder.strided(args, kwargs)
         call = self.recorder.call(info.name, converter, args, kwargs)

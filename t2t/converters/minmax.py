@@ -16,7 +16,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.core import TensorLike
 from t2t.registry import converter
 
-__all__ = ["clamp", "clamp_max", "clamp_min", "fmax", "fmin", "maximum", "minimum"]
+__all__ = ["clamp", "maximum", "minimum"]
 
 
 @converter("aten::clamp")
@@ -34,18 +34,6 @@ def clamp(
         if bound is not None and not (isinstance(bound, float) and bound == open_end):
             x = _extreme(net, op, x, bound)
     return x
-
-
-@converter("aten::clamp_min")
-def clamp_min(net: Network, self: TensorLike, min: TensorLike) -> NetworkTensor:
-    """Convert the greater of ``self`` and a bound."""
-    return clamp(net, self, min)
-
-
-@converter("aten::clamp_max")
-def clamp_max(net: Network, self: TensorLike, max: TensorLike) -> NetworkTensor:
-    """Convert the smaller of ``self`` and a bound."""
-    return clamp(net, self, None, max)
 
 
 def _is_float(net: Network) -> bool:
@@ -91,26 +79,3 @@ def minimum(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     if net.output.dtype == torch.bool:
         return net.add_elementwise(self, other, "AND", dtype=torch.bool)
     return _extreme(net, "MIN", self, other)
-
-
-@converter("aten::fmax")
-def fmax(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
-    """Convert the greater of two numbers; the other one where one of them is NaN."""
-    return _other_than_nan(net, "MAX", self, other)
-
-
-@converter("aten::fmin")
-def fmin(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
-    """Convert the smaller of two numbers; the other one where one of them is NaN."""
-    return _other_than_nan(net, "MIN", self, other)
-
-
-def _other_than_nan(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkTensor:
-    dtype = net.output.dtype
-    if not dtype.is_floating_point:
-        return maximum(net, a, b) if op == "MAX" else minimum(net, a, b)
-    a, b = (operand(net, x, dtype) for x in (a, b))
-    x, y = net.aligned([a, b], dtype)
-    wins = net.add_elementwise(x, y, "GREATER" if op == "MAX" else "LESS")
-    wins = net.add_elementwise(wins, net.add_unary(y, "ISNAN"), "OR")
-    return net.add_select(wins, x, y)

@@ -16,7 +16,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.sizes import largest, static_size
 
-__all__ = ["argmax", "argmin", "kthvalue", "max_dim", "median", "min_dim", "sort", "topk"]
+__all__ = ["argmax", "argmin", "max_dim", "min_dim", "sort", "topk"]
 
 MAX_K = 3840
 """Most elements that TensorRT's ITopKLayer gives."""
@@ -115,31 +115,27 @@ def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) ->
     return net.cast(values, net.compute_dtype(x.dtype)), places
 
 
-def _unless_too_many(operator: Any, count: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a rule that leaves what ITopKLayer cannot give to the operator's formula.
-
-    Args:
-        operator: torch's operator.
-        count: tells from its arguments how many elements the layer has to give.
-    """
-
-    def meta(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("stable") or largest(count(self, *args, **kwargs)) > MAX_K:
-            return NotImplemented
-        return operator(self, *args, **kwargs)
-
-    return meta
+def _topk_output(
+    self: torch.Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    """Return torch's fake results, where ITopKLayer gives as many elements."""
+    return _if_few(k, torch.topk, self, k, dim, largest, sorted)
 
 
-def _size(x: torch.Tensor, dim: int = -1, *_args: Any, **_kwargs: Any) -> Any:
-    return x.shape[dim] if x.ndim else 1
+def _sort_output(
+    self: torch.Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> Any:
+    """Return torch's fake results; a formula sorts stably, and more than ITopKLayer can."""
+    if stable:
+        return NotImplemented
+    return _if_few(self.shape[dim] if self.ndim else 1, torch.sort, self, dim, descending)
 
 
-def _number(_x: torch.Tensor, k: Any, *_args: Any, **_kwargs: Any) -> Any:
-    return k
+def _if_few(count: Any, function: Callable[..., Any], *args: Any) -> Any:
+    return NotImplemented if largest(count) > MAX_K else function(*args)
 
 
-@converter("aten::topk", meta=_unless_too_many(torch.ops.aten.topk, _number))
+@converter("aten::topk", meta=_topk_output)
 def topk(
     net: Network,
     self: torch.Tensor,
@@ -156,7 +152,7 @@ def topk(
     return _best(net, self, k, dim, "MAX" if largest else "MIN")
 
 
-@converter("aten::sort", meta=_unless_too_many(torch.ops.aten.sort, _size))
+@converter("aten::sort", meta=_sort_output)
 def sort(
     net: Network,
     self: torch.Tensor,
@@ -171,48 +167,6 @@ def sort(
     del stable
     size = self.shape[dim] if self.ndim else 1
     return _best(net, self, size, dim, "MAX" if descending else "MIN")
-
-
-@converter("aten::kthvalue", meta=_unless_too_many(torch.ops.aten.kthvalue, _number))
-def kthvalue(
-    net: Network, self: torch.Tensor, k: Any, dim: int = -1, keepdim: bool = False
-) -> _Pair:
-    """Convert to the k-th smallest element along a dimension, and a place of it."""
-    del keepdim  # torch's output has the shape
-    return _kth(net, self, k, dim)
-
-
-@converter("aten::median.dim", meta=_unless_too_many(torch.ops.aten.median.dim, _size))
-def median_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Pair:
-    """Convert to the median along a dimension, the lower one of two, and a place of it."""
-    size = self.shape[dim] if self.ndim else 1
-    del keepdim  # torch's output has the shape
-    return _kth(net, self, (size + 1) // 2, dim)
-
-
-@converter(
-    "aten::median.default",
-    meta=_unless_too_many(torch.ops.aten.median.default, lambda x: x.numel()),
-)
-def median(net: Network, self: torch.Tensor) -> NetworkTensor:
-    """Convert to the median of all elements, the lower one of two."""
-    count = math.prod(self.shape)
-    tensor = net.reshape(net.tensor(self), [1, count])
-    values, _ = _layer(net, tensor, self.dtype, (count + 1) // 2, 1, "MIN")
-    return net.reshape(net.add_slice(values, [0, (count - 1) // 2], [1, 1]), ())
-
-
-def _kth(net: Network, x: torch.Tensor, k: Any, dim: int) -> _Pair:
-    values, places = _best(net, x, k, dim, "MIN")
-    if x.ndim == 0:
-        return values, places
-    axis = positive_dim(dim, x.ndim)
-    start, sizes = [0] * x.ndim, list(x.shape)
-    start[axis], sizes[axis] = k - 1, 1
-    shape = net.output[0].shape
-    return tuple(  # type: ignore[return-value]
-        net.reshape(net.add_slice(tensor, start, sizes), shape) for tensor in (values, places)
-    )
 
 
 def _best(net: Network, x: torch.Tensor, k: Any, dim: int, op: str) -> _Pair:
