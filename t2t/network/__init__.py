@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from t2t.network.arithmetic import Arithmetic, axes_mask, member
-from t2t.network.boundary import Boundary
-from t2t.network.core import NetworkTensor, Operation, TensorLike, shape
+from t2t.network.layers import Layers
 from t2t.network.loops import Loop, Loops
 from t2t.network.movement import Movement
-from t2t.network.quantization import Quantization
-from t2t.network.windows import Windows
+from t2t.network.tensors import NetworkTensor, Operation, TensorLike, axes_mask, member, shape
 
 __all__ = [
     "Loop",
@@ -22,7 +19,7 @@ __all__ = [
 ]
 
 
-class Network(Arithmetic, Windows, Quantization, Movement, Loops, Boundary):
+class Network(Layers, Movement, Loops):
     """Builds a TensorRT network: one method per layer kind, under TensorRT's own names.
 
     Layers take torch tensors (traced ones, or constants), network tensors and numbers. Every layer

@@ -1,4 +1,4 @@
-"""Layers that move data, and the few steps that converters build from them."""
+"""Layers that move data: shuffles, slices, gathers; and sizes as shape tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import torch
 
 from t2t.backend import trt
-from t2t.network.arithmetic import member
-from t2t.network.core import NetworkTensor, TensorLike
-from t2t.network.core import shape as shape_of
-from t2t.network.shuffles import Shuffles, same_sizes
-from t2t.sizes import is_symbolic, static_size
+from t2t.errors import ConversionError
+from t2t.io import Dimension
+from t2t.network.core import NetworkCore
+from t2t.network.tensors import NetworkTensor, TensorLike, member
+from t2t.network.tensors import shape as shape_of
+from t2t.sizes import expression, is_symbolic, static_size
+from t2t.sizes.layers import SizeLayers
+from t2t.sizes.terms import Symbol
 
 __all__ = ["Movement", "same_sizes"]
 
@@ -20,8 +23,148 @@ Size = Any
 """A size: an int, or a torch.SymInt of dynamic dimensions."""
 
 
-class Movement(Shuffles):
+class Movement(NetworkCore):
     """Layers that move data; sizes may be symbolic."""
+
+    # -- sizes as shape tensors ----------------------------------------------------------------
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sizes = SizeLayers(self)
+
+    def bind_symbol(
+        self, symbol: Symbol, dimension: Dimension, inputs: Sequence[NetworkTensor]
+    ) -> None:
+        """Say which dimensions of the network inputs a symbol stands in."""
+        self._sizes.bind(symbol, dimension, inputs)
+
+    def shape_tensor(self, sizes: Sequence[int | torch.SymInt]) -> NetworkTensor:
+        """Give sizes as a 1-D int64 network tensor; neighbouring plain numbers are one constant."""
+        parts: list[NetworkTensor] = []
+        plain: list[int] = []
+
+        def flush() -> None:
+            if plain:
+                parts.append(self.vector(plain))
+                plain.clear()
+
+        for size in sizes:
+            number = static_size(size)
+            if number is None:
+                flush()
+                parts.append(self.size(size))
+            else:
+                plain.append(number)
+        flush()
+        if not parts:
+            raise ConversionError("a shape tensor needs at least one size")
+        if len(parts) == 1:
+            return parts[0]
+        layer = self.add("add_concatenation", parts, axis=0)
+        return self.result(layer)
+
+    def size(self, size: Any) -> NetworkTensor:
+        """Give a symbolic number as a network tensor of shape (1,): int64 or, if real, float32."""
+        tensor: NetworkTensor = self._sizes.emit(expression(size))
+        return tensor
+
+    def size_cases(self, sizes: Sequence[Any]) -> tuple[list[tuple[int, ...]], NetworkTensor]:
+        """Return all values that symbolic sizes have together, and an index (1,) of the present.
+
+        Raises:
+            UnsupportedArgumentError: there are too many.
+        """
+        values, index = self._sizes.cases([expression(size) for size in sizes])
+        return values, index
+
+    def scalar(self, x: Any) -> NetworkTensor:
+        """Give a symbolic number as a 0-D network tensor."""
+        return self.reshape(self.size(x), ())
+
+    def vector(self, numbers: Sequence[int]) -> NetworkTensor:
+        """Give integers as a 1-D int64 constant."""
+        key = ("vector", tuple(numbers))
+        if key not in self._shared:
+            value = torch.tensor(numbers, dtype=torch.int64)
+            self._alive.append(value)
+            self._shared[key] = self._add_constant(value, torch.int64, (len(numbers),))
+        return self._shared[key]
+
+    # -- shuffles: transpose, reshape and transpose again, all in one ---------------------------
+
+    def reshape(
+        self,
+        x: TensorLike,
+        sizes: Sequence[Size],
+        order: Sequence[int] | None = None,
+        before: Sequence[Size] | None = None,
+    ) -> NetworkTensor:
+        """Give ``x`` with other sizes, in row-major order; itself where it has them already.
+
+        At most one size is left for TensorRT to infer, others are copied from the same dimension
+        of ``x`` or computed as a shape tensor.
+
+        Args:
+            x: the tensor.
+            sizes: the new sizes.
+            order: permutes the dimensions afterwards, in the same layer.
+            before: the sizes of ``x``; by default its own, which are -1 where a network tensor is
+                dynamic.
+        """
+        tensor = self.tensor(x)
+        if before is None:
+            before = x.shape if isinstance(x, torch.Tensor) else shape_of(tensor)
+        if _unchanged(tensor, before, sizes):
+            return tensor if order is None else self.transpose(tensor, order)
+        layer = self._reshape_layer(tensor, before, sizes)
+        if order is not None:
+            layer.second_transpose = trt.Permutation(list(order))
+        return self.result(layer)
+
+    def _reshape_layer(
+        self, tensor: NetworkTensor, before: Sequence[Size], sizes: Sequence[Size]
+    ) -> Any:
+        if any(static_size(size) == 0 for size in sizes):
+            target = self.shape_tensor(sizes)
+            layer = self.add("add_shuffle", tensor, zero_is_placeholder=False)
+            layer.set_input(1, target)
+            return layer
+        dims = [_placeholder(size, index, before) for index, size in enumerate(sizes)]
+        if dims.count(None) <= 1 and not (None in dims and -1 in dims):
+            dims = [-1 if dim is None else dim for dim in dims]
+        if None not in dims and dims.count(-1) <= 1:
+            return self.add("add_shuffle", tensor, reshape_dims=tuple(dims))
+        layer = self.add("add_shuffle", tensor)
+        layer.set_input(1, self.shape_tensor(sizes))
+        return layer
+
+    def transpose(
+        self,
+        x: TensorLike,
+        order: Sequence[int],
+        sizes: Sequence[int] | None = None,
+        then: Sequence[int] | None = None,
+    ) -> NetworkTensor:
+        """Permute the dimensions; ``order`` names the source dimension of each.
+
+        Args:
+            x: the tensor.
+            order: the permutation.
+            sizes: static sizes that the result gets afterwards, in the same layer.
+            then: permutes the dimensions once more, likewise.
+        """
+        tensor = self.tensor(x)
+        if sizes is None and list(order) == list(range(len(order))):
+            return tensor
+        layer = self.add("add_shuffle", tensor)
+        layer.first_transpose = trt.Permutation(list(order))
+        if sizes is not None:
+            layer.reshape_dims = tuple(sizes)
+        if then is not None:
+            layer.second_transpose = trt.Permutation(list(then))
+        return self.result(layer)
+
+    # -- other layers -----------------------------------------------------------------------------
 
     def add_slice(
         self,
@@ -214,6 +357,31 @@ class Movement(Shuffles):
         layer.set_input(1, self.tensor(start, dtype))
         layer.set_input(2, self.tensor(delta, dtype, rank=1))
         return self.result(layer)
+
+
+def _unchanged(tensor: NetworkTensor, before: Sequence[Size], sizes: Sequence[Size]) -> bool:
+    plain = tuple(static_size(size) for size in sizes)
+    if -1 not in shape_of(tensor):
+        return plain == shape_of(tensor)
+    # A network tensor's -1 says nothing.
+    return -1 not in before and same_sizes(before, sizes)
+
+
+def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """Say whether two shapes are equal for all values of the dynamic dimensions."""
+    return len(a) == len(b) and all(
+        expression(x) == expression(y) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _placeholder(size: Size, index: int, before: Sequence[Size]) -> int | None:
+    """Give a reshape dimension: the size, 0 for "as in the input", None for a computed one."""
+    number = static_size(size)
+    if number is not None:
+        return number
+    if index < len(before) and static_size(before[index]) is None:
+        return 0 if expression(size) == expression(before[index]) else None
+    return None
 
 
 def _differs(old: Size, new: Size) -> bool:

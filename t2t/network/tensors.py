@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -11,10 +11,21 @@ import numpy as np
 import torch
 
 from t2t import backend
+from t2t.backend import trt
 from t2t.errors import ConversionError
 from t2t.precision import Cast, Choice, Kind, Operand
 
-__all__ = ["MAX_RANK", "RANK", "NetworkTensor", "Operation", "TensorLike", "set_attribute", "shape"]
+__all__ = [
+    "MAX_RANK",
+    "RANK",
+    "NetworkTensor",
+    "Operation",
+    "TensorLike",
+    "axes_mask",
+    "member",
+    "set_attribute",
+    "shape",
+]
 
 MAX_RANK = 8
 """Most dimensions that a TensorRT tensor has."""
@@ -112,3 +123,13 @@ def set_attribute(layer: Any, attribute: str, value: Any) -> None:
         raise ConversionError(
             f"TensorRT ignores {attribute}={value!r} (it keeps {got!r}): {backend.error_text()}"
         )
+
+
+def member(kind: str, value: Any) -> Any:
+    """Give a member of one of TensorRT's enums, from its name or from itself."""
+    return getattr(getattr(trt, kind), value) if isinstance(value, str) else value
+
+
+def axes_mask(axes: int | Iterable[int]) -> int:
+    """Give TensorRT's bit mask of non-negative axes."""
+    return sum(1 << axis for axis in ([axes] if isinstance(axes, int) else axes))

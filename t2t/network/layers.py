@@ -1,4 +1,4 @@
-"""Layers that compute: one method per layer kind, under TensorRT's own names."""
+"""Layers that compute: one method for each kind of layer, under TensorRT's own names."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from typing import Any
 import torch
 
 from t2t.backend import trt
-from t2t.network.core import NetworkCore, NetworkTensor, TensorLike
+from t2t.dtypes import to_trt
+from t2t.network.core import NetworkCore
+from t2t.network.tensors import NetworkTensor, TensorLike, axes_mask, member
 from t2t.sizes import static_size
 
-__all__ = ["Arithmetic", "axes_mask", "member"]
+__all__ = ["Layers"]
 
 
-def member(kind: str, value: Any) -> Any:
-    """Give a member of one of TensorRT's enums, from its name or from itself."""
-    return getattr(getattr(trt, kind), value) if isinstance(value, str) else value
-
-
-def axes_mask(axes: int | Iterable[int]) -> int:
-    """Give TensorRT's bit mask of non-negative axes."""
-    return sum(1 << axis for axis in ([axes] if isinstance(axes, int) else axes))
-
-
-class Arithmetic(NetworkCore):
+class Layers(NetworkCore):
     """Layers that compute; enums are given as members or by name ("RELU")."""
 
     def once(self, key: tuple[Any, ...], make: Callable[[], NetworkTensor]) -> NetworkTensor:
@@ -252,6 +244,228 @@ class Arithmetic(NetworkCore):
         """Add an ICastLayer to a torch dtype, unless the input has it."""
         return self.cast(self.tensor(input), dtype)
 
+    # -- windows that slide over the trailing dimensions: tuples of 2 or 3 -----------------------
+
+    def add_convolution_nd(
+        self,
+        input: TensorLike,
+        kernel: TensorLike,
+        bias: TensorLike | None = None,
+        *,
+        stride: Sequence[int],
+        pre_padding: Sequence[int],
+        post_padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int = 1,
+    ) -> NetworkTensor:
+        """Add an IConvolutionLayer.
+
+        ``kernel`` is (out_channels, in_channels / groups, *window); a traced kernel or bias becomes
+        an input of the layer. Paddings are in elements.
+        """
+        return self._windowed(
+            "add_convolution_nd",
+            input,
+            kernel,
+            bias,
+            maps=0,
+            stride_nd=tuple(stride),
+            pre_padding=tuple(pre_padding),
+            post_padding=tuple(post_padding),
+            dilation_nd=tuple(dilation),
+            num_groups=groups,
+        )
+
+    def add_deconvolution_nd(
+        self,
+        input: TensorLike,
+        kernel: TensorLike,
+        bias: TensorLike | None = None,
+        *,
+        stride: Sequence[int],
+        pre_padding: Sequence[int],
+        post_padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int = 1,
+    ) -> NetworkTensor:
+        """Add an IDeconvolutionLayer; ``kernel`` is (in_channels, out_channels / groups, *window).
+
+        Paddings are cut from the result, in elements.
+        """
+        return self._windowed(
+            "add_deconvolution_nd",
+            input,
+            kernel,
+            bias,
+            maps=1,
+            stride_nd=tuple(stride),
+            pre_padding=tuple(pre_padding),
+            post_padding=tuple(post_padding),
+            dilation_nd=tuple(dilation),
+            num_groups=groups,
+        )
+
+    def _windowed(
+        self,
+        method: str,
+        input: TensorLike,
+        kernel: Any,
+        bias: Any,
+        *,
+        maps: int,
+        num_groups: int,
+        **attributes: Any,
+    ) -> NetworkTensor:
+        x = self.tensor(input)
+        dtype = self.dtype_of(x)
+        out_channels = int(kernel.shape[maps]) * (num_groups if maps else 1)
+        window = tuple(int(n) for n in kernel.shape[2:])
+        # Without a type, empty weights are float32, which a half layer refuses.
+        empty = trt.Weights(x.dtype)
+        weights = [
+            empty if w is None or self.is_traced(w) else self.weight(w, dtype)
+            for w in (kernel, bias)
+        ]
+        layer = self.add(
+            method, x, out_channels, window, *weights, num_groups=num_groups, **attributes
+        )
+        self._note_weights(layer, weights, kernel, bias, dtype)
+        for index, weight in enumerate((kernel, bias), start=1):
+            if weight is not None and self.is_traced(weight):
+                layer.set_input(index, self.tensor(weight, dtype))
+        return self.result(layer)
+
+    def _note_weights(
+        self, layer: Any, weights: Sequence[Any], kernel: Any, bias: Any, dtype: torch.dtype
+    ) -> None:
+        # numpy has no bf16: what it cannot show of the finished network is kept beside it.
+        if dtype != torch.bfloat16:
+            return
+        for name, given, weight in zip(("kernel", "bias"), weights, (kernel, bias), strict=True):
+            if weight is not None and given.size:
+                self.weights[f"{layer.name}.{name}"] = weight.detach().to("cpu", dtype)
+
+    def add_pooling_nd(
+        self,
+        input: TensorLike,
+        type: Any,
+        window_size: Sequence[int],
+        *,
+        stride: Sequence[int],
+        pre_padding: Sequence[int] | None = None,
+        post_padding: Sequence[int] | None = None,
+        padding_mode: Any = "EXPLICIT_ROUND_DOWN",
+        average_count_excludes_padding: bool | None = None,
+    ) -> NetworkTensor:
+        """Add an IPoolingLayer; ``type`` is a PoolingType, ``padding_mode`` a PaddingMode.
+
+        Paddings are in elements. EXPLICIT_ROUND_UP is torch's ``ceil_mode``, but for windows that
+        start beyond the padded input, which torch drops.
+        """
+        layer = self.add(
+            "add_pooling_nd",
+            self.tensor(input),
+            member("PoolingType", type),
+            tuple(window_size),
+            stride_nd=tuple(stride),
+            pre_padding=pre_padding and tuple(pre_padding),
+            post_padding=post_padding and tuple(post_padding),
+            padding_mode=member("PaddingMode", padding_mode),
+            average_count_excludes_padding=average_count_excludes_padding,
+        )
+        return self.result(layer)
+
+    # -- quantization: in float32, with constant scales and zero points of 0 ---------------------
+
+    def add_quantize(
+        self,
+        input: TensorLike,
+        scale: torch.Tensor,
+        dtype: torch.dtype = torch.int8,
+        axis: int | None = None,
+    ) -> NetworkTensor:
+        """Add an IQuantizeLayer: ``round(input / scale)``, halves to even, saturated to ``dtype``.
+
+        Args:
+            input: what is rounded, taken in float32.
+            scale: one positive number (0-D), or one for each index of ``axis`` (1-D).
+            dtype: torch.int8 (-128 to 127) or torch.float8_e4m3fn.
+            axis: the dimension of the scales.
+        """
+        x = self.cast(self.tensor(input), torch.float32)
+        key = ("quantize", x.name, dtype, axis, scale.numpy().tobytes())
+        if key not in self._shared:
+            layer = self.add(
+                "add_quantize", self._ranked(x), self._scale(scale), to_trt(dtype), axis=axis
+            )
+            self._shared[key] = self._unranked(self.result(layer), x)
+        return self._shared[key]
+
+    def add_dequantize(
+        self, input: TensorLike, scale: torch.Tensor, axis: int | None = None
+    ) -> NetworkTensor:
+        """Add an IDequantizeLayer: ``input * scale``, in float32.
+
+        Args:
+            input: what `add_quantize` or `quantized_constant` returned.
+            scale: as there; with as many dimensions as the input, one number for each block of
+                equal size.
+            axis: the dimension of the scales, where they are 1-D.
+        """
+        x = self.tensor(input)
+        key = ("dequantize", x.name, axis, scale.numpy().tobytes())
+        if key not in self._shared:
+            float32 = to_trt(torch.float32)
+            layer = self.add(
+                "add_dequantize", self._ranked(x), self._scale(scale), float32, axis=axis
+            )
+            self._shared[key] = self._unranked(self.result(layer), x)
+        return self._shared[key]
+
+    def quantized_constant(self, x: torch.Tensor, four_bits: bool = False) -> NetworkTensor:
+        """Add a constant of int8 or float8 numbers, which only `add_dequantize` may read.
+
+        Args:
+            x: the numbers.
+            four_bits: store int8 numbers from -8 to 7 in four bits each.
+        """
+        data = x.detach().cpu().contiguous()
+        self._alive.append(data)
+        given: Any
+        if four_bits:
+            packed = _packed(data)
+            self._alive.append(packed)
+            given = trt.Weights(trt.DataType.INT4, packed.data_ptr(), data.numel())
+        elif data.dtype == torch.int8:
+            given = data.numpy()
+        else:
+            given = trt.Weights(to_trt(data.dtype), data.data_ptr(), data.numel())
+        layer = self.add("add_constant", tuple(data.shape), given)
+        if isinstance(given, trt.Weights):
+            self.weights[layer.name] = data
+        return self.result(layer)
+
+    def _ranked(self, x: NetworkTensor) -> NetworkTensor:
+        """Return a tensor with one dimension at least, which these layers ask for."""
+        return x if len(x.shape) else self.reshape(x, (1,))
+
+    def _unranked(self, result: NetworkTensor, x: NetworkTensor) -> NetworkTensor:
+        return result if len(x.shape) else self.reshape(result, ())
+
+    def _scale(self, scale: torch.Tensor) -> NetworkTensor:
+        key = ("scale", scale.shape, scale.numpy().tobytes())
+        if key not in self._shared:
+            # A copy that lives as long as the network.
+            self._shared[key] = self.constant(scale.to(torch.float32, copy=True), torch.float32)
+        return self._shared[key]
+
 
 def _rank(x: Any) -> int:
     return len(x.shape) if hasattr(x, "shape") else 0
+
+
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    """Return numbers of four bits two in a byte, the first one in the lower half."""
+    flat = x.flatten()
+    padded = torch.nn.functional.pad(flat, (0, flat.numel() % 2)).to(torch.int16) & 0xF
+    return (padded[0::2] | (padded[1::2] << 4)).to(torch.uint8)
