@@ -19,6 +19,7 @@ PACKAGE = ROOT / "t2t"
 ORDER = (
     "version",
     "errors",
+    "torch_internals",
     "isolation",
     "examples",
     "backend",

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.formulas.running import running
 from t2t.registry import formula
 from t2t.sizes import largest, static_size
+from t2t.torch_internals import FakeTensor
 
 aten = torch.ops.aten
 

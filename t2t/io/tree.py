@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from t2t.errors import CheckpointError, ConversionError, ShapeError
+from t2t.torch_internals import pytree
 
 __all__ = [
     "VALUES",

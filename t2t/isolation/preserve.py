@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
+from t2t.torch_internals import HigherOrderOperator, TorchDispatchMode, schema_of
 
 __all__ = [
     "Interrupts",
@@ -100,7 +99,7 @@ def _written(operator: Any) -> list[tuple[int, str]]:
     """Return place and name of the arguments that an operator writes to."""
     return [
         (index, argument.name)
-        for index, argument in enumerate(operator._schema.arguments)
+        for index, argument in enumerate(schema_of(operator).arguments)
         # aten::native_batch_norm and its like do not declare that they write these.
         if argument.name in ("running_mean", "running_var")
         or (argument.alias_info is not None and argument.alias_info.is_write)

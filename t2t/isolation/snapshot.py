@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from t2t.torch_internals import DisabledDispatch, global_hooks, has_storage, storage_address
+
 __all__ = ["MISSING", "Change", "Snapshot", "storage_key", "without_modes"]
 
 _ATOMS = frozenset(
@@ -58,19 +60,15 @@ _EMPTY = frozenset((dict, OrderedDict, list, set))
 
 _LRU = type(functools.lru_cache(lambda: None))
 
-_GLOBAL_HOOKS = tuple(
-    value
-    for name, value in vars(torch.nn.modules.module).items()
-    if name.startswith("_global_") and isinstance(value, dict)
-)
+_GLOBAL_HOOKS = global_hooks()
 
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that tensors of the same memory share."""
-    if not torch._C._has_storage(tensor):
+    if not has_storage(tensor):
         # Sparse and the like: no number of a storage is negative.
         return ~id(tensor)
-    return int(tensor.untyped_storage()._cdata)
+    return storage_address(tensor)
 
 
 @dataclass(frozen=True)
@@ -442,5 +440,5 @@ def _refill(container: Any, copy: Any) -> None:
 @contextmanager
 def without_modes() -> Iterator[None]:
     """Keep a mode that is active from seeing what is done here."""
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
+    with DisabledDispatch(), torch.no_grad():
         yield

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch.backends import mha
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
 from t2t.io import tree_leaves
 from t2t.isolation import uninterrupted
 from t2t.quantization.scales import call_key
+from t2t.torch_internals import TorchDispatchMode
 from t2t.tracing.kinds import is_wrapped
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.quantizing import PRODUCTS

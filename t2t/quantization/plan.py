@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import ConversionError
 from t2t.precision import Policy, fits
 from t2t.quantization.forward import is_addition
 from t2t.quantization.scales import Quantization, Quantized, Range, Scales, call_key
 from t2t.rounding import LARGEST, Bits, Rounding
+from t2t.torch_internals import FakeTensor
 from t2t.tracing.graph import Call, Graph, Value
 from t2t.tracing.quantizing import ADDITION, operands_of, takes_layers
 

@@ -17,6 +17,7 @@ import torch
 from t2t.sizes.notation import text
 from t2t.sizes.polynomials import floor_divide, multiply
 from t2t.sizes.terms import Operation, Polynomial, Value, bounds, value_of
+from t2t.torch_internals import hint_of
 
 __all__ = [
     "apply_function",
@@ -52,7 +53,7 @@ def apply_function(name: str, x: Any) -> Any:
 
 def example_size(size: Any) -> Any:
     """Return a size as it is in the example inputs."""
-    return size.node.hint if is_symbolic(size) else size
+    return hint_of(size) if is_symbolic(size) else size
 
 
 def expression(value: Any) -> Value:

@@ -12,13 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from t2t.sizes import expressions as ex
 from t2t.sizes.nodes import SizeEnvironment
 from t2t.sizes.polynomials import exact_quotient
 from t2t.sizes.terms import Polynomial, Value, value_of
+from t2t.torch_internals import (
+    DisabledDispatch,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    in_kernel_invocation_manager,
+    schema_of,
+)
 
 __all__ = ["SizedFakeMode", "StaticFakeMode"]
 
@@ -75,13 +81,13 @@ class StaticFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         others = (*args[1:], *kwargs.values())
         if not all(type(x) in _NUMBERS or _is_alike(first, x) for x in others):
             return None
-        if func._schema.is_mutable:
+        if schema_of(func).is_mutable:
             return first
         computed = _dtype(func, self, args, kwargs)
         return self._contiguous(first.shape, computed, first.fake_device) if computed else None
 
     def _contiguous(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Any:
-        with torch._C._DisableTorchDispatch():
+        with DisabledDispatch():
             made = torch.empty(sizes, dtype=dtype, device="meta")
         return FakeTensor(self, made, device)
 
@@ -169,7 +175,7 @@ def _rule_of(operator: Any) -> Rule | None:
     """Return what computes the fake result of an operator, where PyTorch's own way is not taken."""
     if operator in _RULES:
         return _RULES[operator]
-    if not isinstance(operator, OpOverload) or operator._schema.is_mutable:
+    if not isinstance(operator, OpOverload) or schema_of(operator).is_mutable:
         return None
     is_pointwise = torch.Tag.pointwise in operator.tags
     return functools.partial(_pointwise, operator) if is_pointwise else None
@@ -183,8 +189,10 @@ def _is_pointwise(func: Any) -> bool:
     """Say whether an operator works element by element, on its first argument if in place."""
     if not isinstance(func, OpOverload) or torch.Tag.pointwise not in func.tags:
         return False
-    written = [x.alias_info is not None and x.alias_info.is_write for x in func._schema.arguments]
-    return len(func._schema.returns) == 1 and not any(written[1:])
+    written = [
+        x.alias_info is not None and x.alias_info.is_write for x in schema_of(func).arguments
+    ]
+    return len(schema_of(func).returns) == 1 and not any(written[1:])
 
 
 def _is_alike(x: Any, other: Any) -> bool:
@@ -281,7 +289,7 @@ def _dtype(
     key = (func, tuple(map(_kind, args)), tuple((k, _kind(v)) for k, v in kwargs.items()))
     if key not in mode._dtypes:
         small = [_single(x) for x in args]
-        with torch._C._DisableTorchDispatch():
+        with DisabledDispatch():
             result = func(*small, **{name: _single(x) for name, x in kwargs.items()})
         if not isinstance(result, torch.Tensor):
             return None

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.value_ranges import ValueRanges
 from typing_extensions import override
 
 from t2t.sizes import expressions as ex
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.notation import text
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds, kind_of
+from t2t.torch_internals import ShapeEnv, SymNode, ValueRanges
 
 __all__ = ["Reason", "SizeEnvironment", "SizeNode"]
 

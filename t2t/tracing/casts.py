@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from t2t.precision import Cast
+from t2t.torch_internals import ScriptFunction, ScriptMethod, TensorType
 from t2t.tracing.locations import is_hidden
 from t2t.tracing.patches import patch
 from t2t.tracing.recorder import Recorder
@@ -33,7 +34,7 @@ def patch_casts(stack: ExitStack, recorder: Recorder) -> None:
         patch(stack, torch.Tensor, name, functools.partial(_noted, recorder, name))
     for name in ("as_tensor", "asarray"):
         patch(stack, torch, name, functools.partial(_noted, recorder, name))
-    for owner in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+    for owner in (ScriptFunction, ScriptMethod):
         patch(stack, owner, "__call__", functools.partial(_scripted, recorder))
     patch(stack, torch.autocast, "__enter__", functools.partial(_entered, recorder))
     patch(stack, torch.autocast, "__exit__", functools.partial(_left, recorder))
@@ -111,7 +112,7 @@ def _scripted(recorder: Recorder, original: Callable[..., Any]) -> Any:
 def _casts_up(node: Any) -> bool:
     """Say whether a scripted cast is one of floats, or of what it does not say, to float32."""
     given, *rest = node.inputs()
-    kind = given.type().scalarType() if isinstance(given.type(), torch._C.TensorType) else None
+    kind = given.type().scalarType() if isinstance(given.type(), TensorType) else None
     return kind in (None, "Float") and any(x.toIValue() == _FLOAT32 for x in rest)
 
 

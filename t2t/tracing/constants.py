@@ -8,15 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from t2t.errors import UnsupportedOperatorError
 from t2t.isolation import Change, SavedMemory, storage_key
 from t2t.precision import Cast, Kind, Operand, after_cast, promoted
+from t2t.torch_internals import (
+    DisabledDispatch,
+    FakeTensor,
+    OpOverload,
+    has_storage,
+    references_from_cpp,
+    writes_counted,
+)
 from t2t.tracing.graph import Location, Value, tree_leaves
-from t2t.tracing.memory import View, version_of
+from t2t.tracing.memory import View
 from t2t.tracing.observers import Steps, steps_of
 
 __all__ = ["Constants"]
@@ -83,8 +89,10 @@ class Constants:
         layout = _layout(tensor)
         known = self._values.get(id(tensor))
         if known is None or known[1] != layout:
-            with torch._C._DisableTorchDispatch():
-                value = Value(tensor.detach(), version=version_of(tensor), kind=self.kind(tensor))
+            with DisabledDispatch():
+                value = Value(
+                    tensor.detach(), version=writes_counted(tensor), kind=self.kind(tensor)
+                )
                 value.steps = self._steps_of(tensor)
             known = self._values[id(tensor)] = (value, layout)
             # The tensor is kept, so that its id stays its own.
@@ -96,7 +104,7 @@ class Constants:
 
     def stand_in(self, value: Value) -> torch.Tensor:
         """Return a new tensor that stands for a constant value."""
-        with torch._C._DisableTorchDispatch():
+        with DisabledDispatch():
             tensor = value.tensor.detach()
         key = storage_key(tensor)
         if key not in self._state and key not in self._readers:
@@ -115,7 +123,7 @@ class Constants:
         """
         key = storage_key(target)
         self._detach_readers(key)
-        if key not in self._made and not torch._C._has_storage(target):
+        if key not in self._made and not has_storage(target):
             raise UnsupportedOperatorError(
                 "the model writes in place into a sparse tensor that was made before the forward "
                 "pass, and that t2t cannot put back; write into a copy"
@@ -164,7 +172,7 @@ class Constants:
             place
             for x, place in suspects
             if id(x) in young
-            and x._use_count() == 1  # type: ignore[attr-defined]
+            and references_from_cpp(x) == 1
             # A new view of a tensor that is old.
             and all(id(y) in young for _, y, _ in self._views.get(storage_key(x), ()))
         ]

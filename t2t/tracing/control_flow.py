@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from t2t.errors import UnsupportedOperatorError
+from t2t.torch_internals import FakeTensor, flex_attention_in_plain_operators, pytree
 from t2t.tracing.graph import tree_leaves
 
 __all__ = ["HIGHER_ORDER", "NO_LOOPS"]
@@ -128,9 +127,7 @@ def _stacked(rows: Sequence[Any]) -> Any:
 
 def flex_attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """Compute with PyTorch's own definition: all scores, changed by the two functions."""
-    from torch._higher_order_ops.flex_attention import math_attention
-
-    out, log_sum, maximum = math_attention(query, *args, **kwargs)
+    out, log_sum, maximum = flex_attention_in_plain_operators(query, *args, **kwargs)
     # In memory the result lies as the query does, on which a .view() behind it may rely.
     strides = query.stride()
     order = sorted(range(4), key=lambda axis: -strides[axis])

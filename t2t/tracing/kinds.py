@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from t2t.torch_internals import FakeTensor, is_functorch_wrapped, no_torch_function
 
 __all__ = ["COMPLEX", "LIMITS", "QUANTIZED", "is_wrapped", "unsupported_input", "unsupported_kind"]
 
@@ -53,7 +54,7 @@ def unsupported_input(x: torch.Tensor) -> str:
 
 
 _PLAIN = torch.Tensor.__torch_function__
-_DISABLED = torch._C._disabled_torch_function_impl
+_DISABLED = no_torch_function
 
 _SUBCLASS = (
     "a tensor of a class of its own meets one that depends on the input; make it a plain tensor "
@@ -76,4 +77,4 @@ LIMITS = {
 
 def is_wrapped(x: torch.Tensor) -> bool:
     """Return whether one of torch.func's transforms wraps the tensor, as vmap does."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return is_functorch_wrapped(x)

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import ConversionError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.sizes import expression, has_symbol, static_size
+from t2t.torch_internals import FakeTensor, OpOverload, writes_counted
 from t2t.tracing.graph import Value, map_tree
 from t2t.tracing.operators import operator_info
 
-__all__ = ["Apply", "Entry", "Memory", "View", "may_be_same", "version_of", "view_of_elements"]
+__all__ = ["Apply", "Entry", "Memory", "View", "may_be_same", "view_of_elements"]
 
 aten = torch.ops.aten
 
@@ -128,8 +127,8 @@ class Entry:
     def __post_init__(self) -> None:
         self.made = self.value
         parent = self.parent
-        inherited = _versions(self.value) if parent is None else [version_of(parent.tensor)]
-        self.versions = (version_of(self.tensor), *inherited)
+        inherited = _versions(self.value) if parent is None else [writes_counted(parent.tensor)]
+        self.versions = (writes_counted(self.tensor), *inherited)
         self.counts = self.storage.counts
         self.memory = storage_key(self.tensor)
 
@@ -144,7 +143,7 @@ class Entry:
 
     def explained(self) -> bool:
         """Return whether torch's count has moved by recorded writes only."""
-        version = version_of(self.tensor)
+        version = writes_counted(self.tensor)
         recorded = self.storage.counts - self.counts
         known = any(before <= version <= before + recorded for before in self.versions)
         self.versions, self.counts = (version,), self.storage.counts
@@ -269,11 +268,6 @@ class Memory:
         self._put(Entry(tensor, fake, entry.storage, value, entry.writes, entry, view))
         # In-place changes of shape count as writes for torch, though no element changes.
         entry.storage.counts += 1
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Return torch's count of in-place writes to the tensor's memory."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 # -- writing through a view ------------------------------------------------------------------------

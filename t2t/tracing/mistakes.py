@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.sizes import is_symbolic
+from t2t.torch_internals import FakeTensor, hint_of
 from t2t.tracing.graph import Value, map_tree, tree_leaves
 
 __all__ = ["is_refused", "mistake"]
@@ -81,4 +81,4 @@ def _sizes(x: torch.Tensor) -> list[int]:
 
 def _hint(x: Any) -> Any:
     """Return the example's number where it is symbolic."""
-    return x.node.hint if is_symbolic(x) else x
+    return hint_of(x) if is_symbolic(x) else x

@@ -6,9 +6,9 @@ import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 
 from t2t.errors import UnsupportedOperatorError
+from t2t.torch_internals import OpOverload, schema_of
 
 __all__ = ["FUSED", "Steps", "observer_problem", "steps_of", "without_observer"]
 
@@ -98,9 +98,9 @@ def steps_of(
         known: by what its first argument was rounded.
     """
     decomposed = operator.namespace == "quantized_decomposed"
-    name = operator._schema.name.rpartition("::")[2] if decomposed else ""
+    name = schema_of(operator).name.rpartition("::")[2] if decomposed else ""
     if operator in _ROUNDING or name in _DEQUANTIZE:
-        names = [argument.name for argument in operator._schema.arguments]
+        names = [argument.name for argument in schema_of(operator).arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         scale = given["scales"] if "scales" in given else given["scale"]
         axis = given.get("axis", given["ch_axis"] if given.get("per_row_fake_quant") else None)

@@ -6,13 +6,12 @@ import functools
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.network import Network, Operation
 from t2t.precision import Cast, Kind, Operand
 from t2t.registry import Precision
 from t2t.sizes import has_symbol
+from t2t.torch_internals import FakeTensor, OpOverload, schema_of
 from t2t.tracing.graph import Call, Value
 
 __all__ = ["describe_precision"]
@@ -102,7 +101,7 @@ def _asked_cast(call: Call, precision: Precision) -> Cast | None:
 @functools.cache
 def _types(name: str) -> dict[str, str]:
     """Return the names of an operator's parameters and their types, as "number"."""
-    arguments = _operator(name)._schema.arguments
+    arguments = schema_of(_operator(name)).arguments
     return {x.name: str(x.type).removeprefix("Optional[").rstrip("]") for x in arguments}
 
 

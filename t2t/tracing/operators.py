@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from t2t import registry
 from t2t.registry import Converter, Formula
 from t2t.sizes import is_symbolic
+from t2t.torch_internals import OpOverload, decomposition_tables, overload_name, schema_of
 
 __all__ = ["DECISIONS", "OperatorInfo", "draws_random", "operator_info", "ways"]
 
@@ -41,13 +41,13 @@ class OperatorInfo:
 @functools.cache
 def operator_info(operator: OpOverload) -> OperatorInfo:
     """Read an operator's schema."""
-    schema = operator._schema
+    schema = schema_of(operator)
     writes = [
         (index, argument.name)
         for index, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    overload = operator._overloadname
+    overload = overload_name(operator)
     name = schema.name if overload == "default" else f"{schema.name}.{overload}"
     return OperatorInfo(
         name=name,
@@ -63,7 +63,7 @@ def draws_random(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str,
     """Say whether a call draws random numbers: attention, for one, does with dropout only."""
     if torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
-    for index, argument in enumerate(operator._schema.arguments):
+    for index, argument in enumerate(schema_of(operator).arguments):
         if argument.name == "dropout_p":
             given = args[index] if index < len(args) else kwargs.get(argument.name, 0.0)
             return bool(given)
@@ -75,21 +75,21 @@ _FUNCTIONAL_NAMES = {"fill_": "fill", "zero_": "zero", "copy_": "copy", "set_": 
 
 def _functional(operator: OpOverload) -> OpOverload | None:
     """Find ``aten::add.Tensor`` for ``aten::add_.Tensor`` or ``aten::add.out``."""
-    namespace, _, name = operator._schema.name.partition("::")
-    overload = operator._overloadname
+    namespace, _, name = schema_of(operator).name.partition("::")
+    overload = overload_name(operator)
     wanted = name[:-1] if name.endswith("_") else name
     packet = getattr(getattr(torch.ops, namespace), wanted, None)
     if packet is None or _FUNCTIONAL_NAMES.get(name, "") is None:
         return None
     # With their types: pow_.Scalar is the in-place form of pow.Tensor_Scalar, not of pow.Scalar.
-    inputs = [(a.name, str(a.type)) for a in operator._schema.arguments if not a.is_out]
+    inputs = [(a.name, str(a.type)) for a in schema_of(operator).arguments if not a.is_out]
     if wanted != name and overload in packet.overloads():
         found: OpOverload = getattr(packet, overload)
-        if not found._schema.is_mutable and _inputs(found) == inputs:
+        if not schema_of(found).is_mutable and _inputs(found) == inputs:
             return found
     for candidate in packet.overloads():
         other: OpOverload = getattr(packet, candidate)
-        if not other._schema.is_mutable and _inputs(other) == inputs:
+        if not schema_of(other).is_mutable and _inputs(other) == inputs:
             return other
     # Where more is written than the result: aten::rrelu_with_noise.
     packet = getattr(getattr(torch.ops, namespace), f"{wanted}_functional", None)
@@ -97,13 +97,12 @@ def _functional(operator: OpOverload) -> OpOverload | None:
 
 
 def _inputs(operator: OpOverload) -> list[tuple[str, str]]:
-    return [(argument.name, str(argument.type)) for argument in operator._schema.arguments]
+    return [(argument.name, str(argument.type)) for argument in schema_of(operator).arguments]
 
 
 @functools.cache
 def _tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
-    core = torch._decomp.core_aten_decompositions()
-    return core, torch._decomp.decomposition_table  # type: ignore[return-value]
+    return decomposition_tables()
 
 
 def ways(operator: OpOverload) -> Iterator[Converter | Formula]:

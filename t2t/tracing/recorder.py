@@ -9,24 +9,25 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
 
 from t2t import registry
 from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
+from t2t.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    writes_counted,
+)
 from t2t.tracing.constants import Constants
 from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
 from t2t.tracing.kinds import COMPLEX
 from t2t.tracing.locations import module_location, user_location
-from t2t.tracing.memory import Entry, Memory, View, version_of, view_of_elements
+from t2t.tracing.memory import Entry, Memory, View, view_of_elements
 from t2t.tracing.operators import operator_info
 
 __all__ = ["Recorder"]
@@ -272,7 +273,7 @@ class Recorder:
                 if any(entry.fake is self.fake(target) for target in written):
                     values.append(Value(alias, call, len(values)))
                     returned.add(id(entry))
-                    entry.storage.counts += version_of(x) - min(entry.versions)
+                    entry.storage.counts += writes_counted(x) - min(entry.versions)
                     self.write(x, values[-1])
                     return x
                 # An argument returned as it is: the result is a value of its own all the same.

@@ -9,9 +9,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
-import torch.fx.experimental._config as symbolic_config
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils import dlpack
 
 from t2t import registry
@@ -21,6 +18,11 @@ from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, un
 from t2t.sizes.dynamic import DynamicSizes
 from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.proofs import Range
+from t2t.torch_internals import (
+    UnsupportedOperatorException,
+    enable_python_dispatcher,
+    sizes_of_one_are_ordinary,
+)
 from t2t.tracing.casts import patch_casts
 from t2t.tracing.graph import Graph, map_tree
 from t2t.tracing.indexing import IndexingMode
@@ -140,7 +142,7 @@ def _trace(
         fake_args, fake_kwargs = map_tree(functools.partial(_fake, recorder, sizes), (args, kwargs))
         if sizes is not None:
             # A size of 1 in the example must not be treated as special.
-            stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
+            stack.enter_context(sizes_of_one_are_ordinary())
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
         stack.enter_context(eager())

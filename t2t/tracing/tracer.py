@@ -7,22 +7,25 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import (
-    FakeTensorMode,
-)
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t import registry
 from t2t.errors import ConversionError, T2TError, UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.registry import Converter, Formula
 from t2t.sizes import has_symbol
+from t2t.torch_internals import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    schema_of,
+    writes_counted,
+)
 from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.graph import Value, tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.locations import called_function
-from t2t.tracing.memory import View, may_be_same, version_of
+from t2t.tracing.memory import View, may_be_same
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.observers import FUSED, without_observer
 from t2t.tracing.operators import DECISIONS, OperatorInfo, draws_random, operator_info, ways
@@ -130,7 +133,7 @@ class Tracer:
         if "out" not in converter.signature.parameters:
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         call = self.recorder.call(name, converter, args, kwargs)
-        before = {id(x): version_of(self.recorder.fake(x)) for x in traced}
+        before = {id(x): writes_counted(self.recorder.fake(x)) for x in traced}
         try:
             converter.signature.bind(None, *args, **kwargs)
         except TypeError as error:
@@ -144,7 +147,7 @@ class Tracer:
                 raise refused
             # The function's own operators arrive one by one.
             return original(*args, **kwargs)
-        written = [x for x in traced if version_of(self.recorder.fake(x)) != before[id(x)]]
+        written = [x for x in traced if writes_counted(self.recorder.fake(x)) != before[id(x)]]
         return self.recorder.register(call, original, output, traced, written)
 
     def call_outermost(
@@ -361,7 +364,7 @@ class Tracer:
             return args[0]
         if info.functional is None or _draws(operator, info.functional):
             return self._write_gap(operator, info, args, kwargs, targets)
-        outs = {a.name for a in operator._schema.arguments if a.is_out}
+        outs = {a.name for a in schema_of(operator).arguments if a.is_out}
         if outs:
             kwargs = {key: value for key, value in kwargs.items() if key not in outs}
         result = self.call_operator(info.functional, args, kwargs)
@@ -384,7 +387,7 @@ class Tracer:
                 )
             self.recorder.write(target, self.recorder.value(new))
         # What is written need not be returned: running statistics, noise.
-        returned = operator._schema.returns
+        returned = schema_of(operator).returns
         fresh = bool(returned) and returned[0].alias_info is None
         if not returned:
             return None

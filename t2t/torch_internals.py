@@ -1,0 +1,145 @@
+"""The one door to names of PyTorch's that it does not promise to keep.
+
+Tracing needs them: there is no public way to let tensors without data stand for the inputs, to see
+every operator, or to know what an operator's schema says. tests/test_torch_internals.py has a test
+for each, which says what t2t relies on, and refuses private names anywhere else in t2t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+try:
+    import torch.fx.experimental._config as _symbolic
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._ops import HigherOrderOperator, OpOverload
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensor,
+        FakeTensorMode,
+        UnsupportedOperatorException,
+        in_kernel_invocation_manager,
+        unset_fake_temporarily,
+    )
+    from torch.fx.experimental.sym_node import SymNode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    DisabledDispatch = torch._C._DisableTorchDispatch
+    ScriptFunction = torch._C.ScriptFunction
+    ScriptMethod = torch._C.ScriptMethod
+    TensorType = torch._C.TensorType
+    Argument = torch._C.Argument
+    CompositeImplicit = torch._C.DispatchKey.CompositeImplicitAutograd
+    no_torch_function = torch._C._disabled_torch_function_impl
+    is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    _has_storage = torch._C._has_storage
+except (ImportError, AttributeError) as _error:
+    raise ImportError(
+        f"PyTorch {torch.__version__} is not one that this t2t knows, which are 2.8 to 2.14: "
+        f"{_error}; install one of these, or a newer t2t"
+    ) from _error
+
+__all__ = [
+    "Argument",
+    "CompositeImplicit",
+    "DataDependentOutputException",
+    "DisabledDispatch",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "ScriptFunction",
+    "ScriptMethod",
+    "ShapeEnv",
+    "SymNode",
+    "TensorType",
+    "TorchDispatchMode",
+    "UnsupportedOperatorException",
+    "ValueRanges",
+    "decomposition_tables",
+    "enable_python_dispatcher",
+    "flex_attention_in_plain_operators",
+    "global_hooks",
+    "has_storage",
+    "hint_of",
+    "in_kernel_invocation_manager",
+    "is_functorch_wrapped",
+    "no_torch_function",
+    "overload_name",
+    "pytree",
+    "references_from_cpp",
+    "schema_of",
+    "sizes_of_one_are_ordinary",
+    "storage_address",
+    "unset_fake_temporarily",
+    "writes_counted",
+]
+
+
+def schema_of(operator: OpOverload) -> Any:
+    """Return an operator's schema: its name, arguments and results, and what it writes to."""
+    return operator._schema
+
+
+def overload_name(operator: OpOverload) -> str:
+    """Return the name of an overload: "Tensor", or "default"."""
+    return operator._overloadname
+
+
+def decomposition_tables() -> tuple[dict[OpOverload, Callable[..., Any]], ...]:
+    """Return PyTorch's own formulas of operators, those of its core set first."""
+    core: dict[OpOverload, Callable[..., Any]] = torch._decomp.core_aten_decompositions()  # type: ignore[assignment]
+    every: dict[OpOverload, Callable[..., Any]] = torch._decomp.decomposition_table  # type: ignore[assignment]
+    return core, every
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has one memory, as sparse ones have not."""
+    return _has_storage(tensor)
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Return the address of the object that owns a tensor's memory, fake ones included."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def writes_counted(tensor: torch.Tensor) -> int:
+    """Return torch's count of in-place writes to the tensor's memory; 0 in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def references_from_cpp(tensor: torch.Tensor) -> int:
+    """Return how many owners C++ counts of a tensor; Python's one object is one of them."""
+    return int(tensor._use_count())  # type: ignore[attr-defined]
+
+
+def hint_of(number: Any) -> Any:
+    """Return the example's number behind a symbolic one."""
+    return number.node.hint
+
+
+def sizes_of_one_are_ordinary() -> AbstractContextManager[None]:
+    """Let a symbolic size that is 1 in the example be treated as every other one."""
+    return _symbolic.patch(backed_size_oblivious=True)  # type: ignore[attr-defined, no-any-return]
+
+
+def flex_attention_in_plain_operators(*args: Any, **kwargs: Any) -> Any:
+    """Compute what flex_attention's operator does by PyTorch's own definition."""
+    from torch._higher_order_ops.flex_attention import math_attention
+
+    return math_attention(*args, **kwargs)
+
+
+def global_hooks() -> tuple[dict[Any, Any], ...]:
+    """Return the tables of hooks that all modules have."""
+    tables = vars(torch.nn.modules.module).items()
+    return tuple(x for name, x in tables if name.startswith("_global_") and isinstance(x, dict))
