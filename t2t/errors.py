@@ -3,6 +3,7 @@
     T2TError
     ├── ConversionError                   a module cannot be turned into a network
     │   ├── UnsupportedOperatorError      an operator has no converter
+    │   │   └── StateError                the module keeps state that an engine cannot keep
     │   ├── UnsupportedArgumentError      an operator is supported, but not with this argument
     │   ├── OptionError (also TypeError)  `convert` has no such option, or the value is unfit
     │   └── GuardError                    the trace holds only for a part of the declared shapes
@@ -24,6 +25,7 @@ code, what is supported and what to do.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "RegistrationError",
     "ShapeError",
     "ShapeWarning",
+    "StateError",
     "T2TError",
     "UnsupportedArgumentError",
     "UnsupportedLayerError",
@@ -75,6 +78,20 @@ class ConversionError(T2TError):
 
 class UnsupportedOperatorError(ConversionError):
     """An operator whose result is used has no converter and no decomposition."""
+
+
+class StateError(UnsupportedOperatorError):
+    """Results depend on what the module keeps between calls, and an engine cannot keep it.
+
+    Attributes:
+        names: where the module keeps it.
+        key: the `storage_key` of a tensor whose name is not known yet.
+    """
+
+    def __init__(self, text: str, names: Sequence[str] = (), key: int | None = None) -> None:
+        super().__init__(text)
+        self.names = tuple(names)
+        self.key = key
 
 
 class UnsupportedArgumentError(ConversionError):

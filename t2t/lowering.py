@@ -416,7 +416,7 @@ def _trace(
             finish=finish,
         )
         inputs = example.args, example.kwargs
-        check_state(module, inputs, graph.kept)
+        check_state(module, inputs, graph.kept, {})
         check_constants(module, inputs, _constants(graph))
         kept = tuple(dict.fromkeys(change.path for change in graph.kept))
         graph.kept.clear()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from t2t.errors import UnsupportedOperatorError
+from t2t.errors import StateError, UnsupportedOperatorError
 from t2t.isolation import Change, SavedMemory, storage_key
 from t2t.precision import Cast, Kind, Operand, after_cast, promoted
 from t2t.torch_internals import (
@@ -260,16 +260,19 @@ class Constants:
             warnings.warn(NOT_UPDATED, stacklevel=2)
             self._updated.append(target)
         elif key in self._state:
-            raise UnsupportedOperatorError(
-                f"the model writes what depends on its input into {self._state[key][0][0]!r}, a "
-                "parameter or buffer; an engine keeps no state between calls: return it as an "
-                "output instead"
+            names = [name for name, _ in self._state[key]]
+            raise StateError(
+                f"the model writes what depends on its input into {names[0]!r}, a parameter or a "
+                "tensor that other names share; an engine keeps no such state between calls: "
+                "return it as an output instead",
+                names=names if len(names) == 1 else (),
             )
         elif key not in self._made:
-            raise UnsupportedOperatorError(
+            raise StateError(
                 "the model writes what depends on its input into a tensor that was made before the "
-                "forward pass; an engine keeps no state between calls: return it as an output "
-                "instead"
+                "forward pass; an engine keeps no such state between calls: return it as an "
+                "output instead",
+                key=key,
             )
         views = self._views.get(key, [])
         made = {id(tensor) for tensor, _, _ in views}

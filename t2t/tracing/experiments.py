@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from t2t.errors import UnsupportedOperatorError
+from t2t.errors import StateError, UnsupportedOperatorError
 from t2t.examples import random_like
 from t2t.io import Structure, flatten, map_tree
 from t2t.isolation import Change, preserved
+from t2t.tracing.state import put
 
 __all__ = ["check_constants", "check_state"]
 
@@ -24,7 +26,12 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 _SHOWN = 5
 
 
-def check_state(module: Callable[..., Any], inputs: Inputs, kept: Sequence[Change]) -> None:
+def check_state(
+    module: Callable[..., Any],
+    inputs: Inputs,
+    kept: Sequence[Change],
+    state: Mapping[str, torch.Tensor],
+) -> None:
     """Raise where the results of a call depend on what earlier calls have kept.
 
     A module may keep what it likes (its last features, anchors of the last size) as long as nobody
@@ -34,10 +41,12 @@ def check_state(module: Callable[..., Any], inputs: Inputs, kept: Sequence[Chang
         module: the module, as it was before the trace.
         inputs: the examples, ``(args, kwargs)``.
         kept: what the forward pass has kept.
+        state: what the network keeps for the module, so that results may depend on it.
 
     Raises:
-        UnsupportedOperatorError: the text names what is kept.
+        StateError: the text names what is kept.
     """
+    kept = [change for change in kept if change.path not in state]
     if not kept:
         return
     names = list(dict.fromkeys(change.path for change in kept))
@@ -45,7 +54,7 @@ def check_state(module: Callable[..., Any], inputs: Inputs, kept: Sequence[Chang
     others = _others(inputs)
     try:
         fresh = _run(module, [others])[0]
-        later = _run(module, [inputs, others])[1]
+        later = _run(module, [inputs, others], state)[1]
         if _same(fresh, later):
             return
         noise = _run(module, [others])[0]
@@ -56,9 +65,11 @@ def check_state(module: Callable[..., Any], inputs: Inputs, kept: Sequence[Chang
         ) from error
     if not _same(fresh, noise) and _same(fresh, later, rtol=1e-3):
         return
-    raise UnsupportedOperatorError(
+    raise StateError(
         f"the module keeps state between calls, and its results depend on it: {listed}. An engine "
-        "keeps nothing: let forward() take the state as an input and return it as an output"
+        "keeps buffers, and tensors that are attributes, but nothing else: let forward() take the "
+        "state as an input and return it as an output",
+        names,
     )
 
 
@@ -95,11 +106,20 @@ def check_constants(
 Results = tuple[list[torch.Tensor], Structure]
 
 
-def _run(module: Callable[..., Any], calls: Sequence[Inputs]) -> list[Results]:
-    """Return the results of some calls, one after the other, from the module's present state."""
+def _run(
+    module: Callable[..., Any],
+    calls: Sequence[Inputs],
+    state: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> list[Results]:
+    """Return the results of some calls, one after the other, from the module's present state.
+
+    What ``state`` holds is put back before each.
+    """
     results = []
     with preserved(module), torch.no_grad():
         for inputs in calls:
+            for path, tensor in state.items():
+                put(module, path, tensor.clone())
             args, kwargs = map_tree(_copied, inputs)
             torch.manual_seed(0)
             leaves, form = flatten(module(*args, **kwargs), share=True, name="output")

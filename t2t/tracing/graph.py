@@ -126,6 +126,8 @@ class Graph:
         boxes: the sizes for which the trace holds: all those of each box.
         notes: what was decided about sizes, for the user to know.
         kept: what the forward pass has kept in the module or elsewhere, beside its result.
+        state: what the network keeps for the module: the values, after the pass, of the last
+            ``len(state)`` inputs.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -135,6 +137,7 @@ class Graph:
     boxes: list[Box] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     kept: list[Change] = field(default_factory=list)
+    state: list[Value] = field(default_factory=list)
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:
         """Give the calls that the values depend on, in program order."""

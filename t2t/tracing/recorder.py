@@ -106,6 +106,7 @@ class Recorder:
         where = [f"at {location}"] if location else []
         where += [f"in module {self.scopes[-1]!r}"] if self.scopes[-1] else []
         result = type(error)(" ".join([str(error), *where]))
+        result.__dict__.update(error.__dict__)
         if isinstance(result, ConversionError):
             result.located = True
         return result

@@ -6,13 +6,14 @@ import functools
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.utils import dlpack
 
 from t2t import registry
-from t2t.errors import GuardError, T2TError, UnsupportedOperatorError, add_note
+from t2t.errors import GuardError, StateError, T2TError, UnsupportedOperatorError, add_note
 from t2t.io import Dimension
 from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
 from t2t.sizes.dynamic import DynamicSizes
@@ -32,6 +33,7 @@ from t2t.tracing.observers import observer_problem
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.recorder import Recorder
+from t2t.tracing.state import after_call, put
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
@@ -78,6 +80,7 @@ def trace(
     boxes: Sequence[Mapping[str, Range]] = (),
     narrow_shapes: bool = False,
     automatic: Collection[str] = (),
+    state: Mapping[str, torch.Tensor] = MappingProxyType({}),
     finish: Callable[[Any, Recorder], Any] | None = None,
 ) -> Graph:
     """Record the calls of one forward pass.
@@ -91,6 +94,8 @@ def trace(
         boxes: the declared sizes: for each profile a range of every dimension, by name.
         narrow_shapes: shrink the ranges to where the trace is valid, instead of raising.
         automatic: names of dimensions whose range is shrunk in any case.
+        state: tensors that the module keeps between calls, by their paths in it; they become the
+            last inputs, and the graph's ``state``.
         finish: called with the raw output and the recorder while values can still be read; its
             result becomes the graph's ``output``.
 
@@ -99,7 +104,17 @@ def trace(
         GuardError: it took a decision that does not hold for all declared sizes.
     """
     record = functools.partial(
-        _trace, module, args, kwargs, names, dimensions, boxes, narrow_shapes, automatic, finish
+        _trace,
+        module,
+        args,
+        kwargs,
+        names,
+        dimensions,
+        boxes,
+        narrow_shapes,
+        automatic,
+        state,
+        finish,
     )
     with TRACE_LOCK, uninterrupted() as interrupts:
         # Outside of `except`: errors of the second trace have nothing to do with the first.
@@ -117,6 +132,7 @@ def _trace(
     boxes: Sequence[Mapping[str, Range]],
     narrow_shapes: bool,
     automatic: Collection[str],
+    state: Mapping[str, torch.Tensor],
     finish: Callable[[Any, Recorder], Any] | None,
     interrupts: Interrupts,
     *,
@@ -140,6 +156,7 @@ def _trace(
         # What is young from here on was made by the model.
         gc.collect(0)
         fake_args, fake_kwargs = map_tree(functools.partial(_fake, recorder, sizes), (args, kwargs))
+        kept = {path: _fake(recorder, None, x) for path, x in state.items()}
         if sizes is not None:
             # A size of 1 in the example must not be treated as special.
             stack.enter_context(sizes_of_one_are_ordinary())
@@ -154,11 +171,15 @@ def _trace(
         patch_encoder(stack, recorder)
         try:
             with interrupts.allowed():
+                for path, x in kept.items():
+                    put(module, path, x)
                 output = _forward(tracer, module, fake_args, fake_kwargs)
         except Exception as error:
             if tracer.needs_value:
                 # Compiled code drops it where it asks for an index, and tells of something else.
                 raise ValueNeeded from None
+            if isinstance(error, StateError) and error.key is not None:
+                error.names = (snapshot.name_of(error.key),)
             if isinstance(error, T2TError):
                 raise
             where = _where(recorder, error)
@@ -180,6 +201,7 @@ def _trace(
         for place in recorder.constants.unseen(snapshot.knows):
             at = f" (read at {place})" if place else ""
             raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
+        graph.state = [recorder.value(after_call(module, path, x)) for path, x in kept.items()]
         if finish is not None:
             graph.output = finish(output, recorder)
         if sizes is not None:
