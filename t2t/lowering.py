@@ -48,7 +48,16 @@ from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.kinds import unsupported_input
 
-__all__ = ["Conversion", "missing_operators", "to_network", "without_dropout"]
+__all__ = [
+    "Conversion",
+    "Traced",
+    "lowered",
+    "missing_operators",
+    "output_spec",
+    "to_network",
+    "traced",
+    "without_dropout",
+]
 
 # Fills the registry.
 importlib.import_module("t2t.converters")
@@ -95,6 +104,21 @@ def to_network(
     kwargs: Mapping[str, Any] | None = None,
     *,
     policy: Policy | None = None,
+    quantize: Wanted | None = None,
+    **options: Any,
+) -> Conversion:
+    """Convert a module to a finished TensorRT network, without building it.
+
+    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
+    """
+    return lowered(traced(module, inputs, kwargs, **options), policy, quantize)
+
+
+def traced(
+    module: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
     min_shapes: Any = None,
     opt_shapes: Any = None,
     max_shapes: Any = None,
@@ -106,15 +130,11 @@ def to_network(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
-    quantize: Wanted | None = None,
-) -> Conversion:
-    """Convert a module to a finished TensorRT network, without building it.
-
-    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
-    """
+) -> Traced:
+    """Trace a module's forward pass, as `convert` does; it takes and raises what that does."""
     check_module(module)
     # First, so that a missing TensorRT is said at once.
-    builder = create_builder()
+    create_builder()
     example = _Example.of(
         module,
         inputs,
@@ -128,38 +148,34 @@ def to_network(
         shape_examples=shape_examples,
         profiles=profiles,
     )
-    traced = _trace(module, example, narrow_shapes, ignore_dropout)
+    return _trace(module, example, narrow_shapes, ignore_dropout, output_names)
+
+
+def lowered(
+    traced: Traced, policy: Policy | None = None, quantize: Wanted | None = None
+) -> Conversion:
+    """Make a network of a whole trace.
+
+    Args:
+        traced: the trace.
+        policy: what to compute in half precision.
+        quantize: what is to be rounded, and by what.
+
+    Raises:
+        ConversionError: a call cannot be converted.
+    """
+    builder = create_builder()
     graph = traced.graph
     network = Network(backend.create_network(builder), policy)
-    values, structure, classes = graph.output
-    if not values:
-        raise ConversionError("the module returns no tensor")
-    wanted = _output_names(structure, len(values), output_names, example.names)
-    for name in wanted:
+    values, *_ = graph.output
+    for name in traced.output_names:
         network.reserve(name)
     plan = Plan() if quantize is None else planned(graph, values, quantize)
-    emit(graph, network, example.names, values, plan.roundings)
-    for name, value in zip(wanted, values, strict=True):
+    emit(graph, network, traced.example.names, values, plan.roundings)
+    for name, value in zip(traced.output_names, values, strict=True):
         network.mark_output(value.tensor, name)
-    outputs = tuple(
-        _output_spec(name, value.tensor, graph) for name, value in zip(wanted, values, strict=True)
-    )
-    notes = (*example.declared.notes, *graph.notes)
-    for note in notes:
-        warnings.warn(note, ShapeWarning, stacklevel=_depth())
-    signature = Signature(
-        traced.input_specs(),
-        outputs,
-        example.structure,
-        structure,
-        traced.dimensions(),
-        example.parameters.positional,
-        example.parameters.defaults,
-        classes,
-        traced.profiles() if len(example.declared.profiles) > 1 else (),
-        notes,
-    )
-    return Conversion(network, builder, signature, graph, traced.kept, plan.quantization)
+    traced.warn()
+    return Conversion(network, builder, traced.signature(), graph, traced.kept, plan.quantization)
 
 
 def missing_operators(
@@ -211,13 +227,13 @@ def missing_operators(
         profiles=profiles,
     )
     try:
-        traced = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
+        graph = _trace(module, example, narrow_shapes=False, ignore_dropout=False).graph
     except ConversionError as error:
         # The forward pass cannot go on behind this one.
         return [str(error)]
-    values, *_ = traced.graph.output
+    values, *_ = graph.output
     network = Network(backend.create_network(builder := create_builder()))
-    found = [str(error) for error in gaps(traced.graph, network, example.names, values)]
+    found = [str(error) for _, error in gaps(graph, network, example.names, values)]
     del builder
     return list(dict.fromkeys(found))
 
@@ -264,10 +280,47 @@ def _depth() -> int:
 
 
 @dataclass
-class _Traced:
+class Traced:
+    """A traced module, and what belongs to the trace.
+
+    Attributes:
+        graph: the trace; its output is (values, structure, classes).
+        example: the inputs, and what was declared of them.
+        kept: names of what the module keeps between calls.
+        output_names: names of the outputs.
+    """
+
     graph: Graph
     example: _Example
     kept: tuple[str, ...]
+    output_names: list[str]
+
+    def signature(self) -> Signature:
+        """Return names, dtypes, shapes and structure of inputs and outputs."""
+        values, structure, classes = self.graph.output
+        pairs = zip(self.output_names, values, strict=True)
+        parameters = self.example.parameters
+        return Signature(
+            self.input_specs(),
+            tuple(output_spec(name, value.tensor, self.graph) for name, value in pairs),
+            self.example.structure,
+            structure,
+            self.dimensions(),
+            parameters.positional,
+            parameters.defaults,
+            classes,
+            self.profiles() if len(self.example.declared.profiles) > 1 else (),
+            self._notes,
+        )
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return (*self.example.declared.notes, *self.graph.notes)
+
+    def warn(self) -> None:
+        """Say what was decided about sizes."""
+        for note in self._notes:
+            warnings.warn(note, ShapeWarning, stacklevel=_depth())
 
     def dimensions(self) -> tuple[Dimension, ...]:
         """Return the dynamic dimensions, with the ranges for which the trace holds."""
@@ -294,6 +347,7 @@ class _Traced:
         return tuple(low), tuple(best), tuple(high)
 
     def input_specs(self) -> tuple[TensorSpec, ...]:
+        """Return the specs of the inputs, with the ranges for which the trace holds."""
         pairs = zip(self.example.names, self.graph.inputs, strict=True)
         return tuple(
             self._input_spec(index, name, value.tensor) for index, (name, value) in enumerate(pairs)
@@ -315,8 +369,12 @@ class _Traced:
 
 
 def _trace(
-    module: Callable[..., Any], example: _Example, narrow_shapes: bool, ignore_dropout: bool
-) -> _Traced:
+    module: Callable[..., Any],
+    example: _Example,
+    narrow_shapes: bool,
+    ignore_dropout: bool,
+    output_names: Sequence[str] | None = None,
+) -> Traced:
     if narrow_shapes and len(example.declared.profiles) > 1:
         raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
@@ -341,7 +399,11 @@ def _trace(
         check_constants(module, inputs, _constants(graph))
         kept = tuple(dict.fromkeys(change.path for change in graph.kept))
         graph.kept.clear()
-    return _Traced(graph, example, kept)
+    values, structure, _ = graph.output
+    if not values:
+        raise ConversionError("the module returns no tensor")
+    names = _output_names(structure, len(values), output_names, example.names)
+    return Traced(graph, example, kept, names)
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:
@@ -362,7 +424,8 @@ def _check_initialized(module: torch.nn.Module) -> None:
             )
 
 
-def _output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
+def output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
+    """Return the spec of a traced tensor as an output, with the ranges of its sizes."""
     shape = _plain(x)
     if -1 not in shape:
         return TensorSpec(name, x.dtype, shape)

@@ -43,6 +43,7 @@ ORDER = (
     "runtime",
     "module",
     "verification",
+    "partition",
     "partial",
     "conversion",
     "compat",

@@ -3,6 +3,9 @@
     engine       the plan: uint8, one dimension; absent where the module has none
     program.*    the reference executor's program, where one is kept: a JSON text, and those of its
                  weights that do not stand in the plan byte for byte
+    steps, constant.*, engines.<n>.*
+                 of a module in several parts: a JSON text of what runs in which order, the tensors
+                 that PyTorch's operators read, and each engine's entries, which are these again
     metadata     JSON: format, who wrote it, the signature, backend and version, compute
                  capabilities, precision, and type, size and checksum of every other entry
     checksum     CRC-32 of the metadata
@@ -27,6 +30,8 @@ import torch
 from t2t.errors import CheckpointError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
+from t2t.module.parts import Part
+from t2t.module.steps import Partition
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
@@ -34,8 +39,8 @@ from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
-FORMAT = 2
-"""Version of the checkpoint; a reader refuses newer ones."""
+FORMAT = 3
+"""Version of the checkpoint; a reader refuses newer ones. Only modules in several parts need 3."""
 
 _PROGRAM = "program."
 _CONVERT_AGAIN = "convert the module again, or load a checkpoint of a t2t.TRTModule"
@@ -53,8 +58,11 @@ class Converted:
         engine: the plan, or None.
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
-            "compute_capabilities", "precision", "parameter_dtype", "original", "quantization".
+            "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
+            and "parts" of a module in several parts.
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
+        partition: the engines and steps of a module in several parts, which has no engine and no
+            program of its own; else None.
     """
 
     signature: Signature
@@ -62,6 +70,7 @@ class Converted:
     program: Program | None
     details: Mapping[str, Any]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    partition: Partition | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Converted:
         return self
@@ -81,9 +90,14 @@ class Converted:
         if self.program is not None:
             state = self.program.to_state(entries.get("engine"))  # type: ignore[arg-type]
             entries.update({_PROGRAM + name: value for name, value in state.items()})
+        if self.partition is not None:
+            entries.update(self.partition.to_state())
+            for index, part in enumerate(self.partition.engines):
+                state = part.to_state()
+                entries.update({_engine(index) + name: value for name, value in state.items()})
         metadata = json.dumps(
             {
-                "format": FORMAT,
+                "format": FORMAT if self.partition is not None else 2,
                 "writer": f"t2t {__version__}",
                 "signature": self.signature.to_data(),
                 "entries": {name: _summary(value) for name, value in entries.items()},
@@ -109,16 +123,25 @@ class Converted:
             program = _read_program(entries, engine) if data["program"] else None
             details = _read_details(data["details"])
             attributes = read_attributes(data.get("attributes", {}))
+            partition = _read_partition(entries) if "steps" in data["entries"] else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
         if program is not None:
             _check_program(program, signature)
-        return cls(signature, engine, program, details, attributes)
+        if partition is not None:
+            _check_partition(partition, signature)
+        return cls(signature, engine, program, details, attributes, partition)
 
 
 def is_entry(name: str) -> bool:
     """Say whether `Converted.to_state` makes entries of this name."""
-    return name in ("engine", "metadata", "checksum") or name.startswith(_PROGRAM)
+    return name in ("engine", "steps", "metadata", "checksum") or name.startswith(
+        (_PROGRAM, "constant.", "engines.")
+    )
+
+
+def _engine(index: int) -> str:
+    return f"engines.{index}."
 
 
 def _read_metadata(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,11 +236,28 @@ def _read_program(entries: Mapping[str, Any], engine: Engine | None) -> Program:
     return Program.from_state(own, None if engine is None else engine.plan)
 
 
+def _read_partition(entries: Mapping[str, Any]) -> Partition:
+    def read_engine(index: int) -> Converted:
+        prefix = _engine(index)
+        own = {n.removeprefix(prefix): x for n, x in entries.items() if n.startswith(prefix)}
+        return Converted.from_state(own)
+
+    return Partition.from_state(entries, read_engine)
+
+
+def _check_partition(partition: Partition, signature: Signature) -> None:
+    have = (partition.inputs, len(partition.outputs))
+    want = (len(signature.inputs), len(signature.outputs))
+    if have != want:
+        raise CheckpointError(f"the steps have {have} inputs and outputs, the signature {want}")
+
+
 def _read_details(data: Any) -> dict[str, Any]:
     details = dict(data)
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
         raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
     Quantization.from_data(details.get("quantization") or ())
+    [Part(**part) for part in details.get("parts") or ()]
     return details
 
 

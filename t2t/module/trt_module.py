@@ -7,6 +7,7 @@ import pickle
 import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,9 @@ from t2t.io import Signature, TensorSpec, arguments
 from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.bundle import read_bundle, write_bundle
 from t2t.module.checkpoint import Converted, is_entry
+from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
+from t2t.module.steps import Partition
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
@@ -27,8 +30,9 @@ from t2t.runtime.plans import PlanData, as_plan, origin_of
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule", "read_entries"]
 
-# _run, forward and the two frames of nn.Module.__call__ stand between a warning and the caller.
-_CALLER = 5
+# _run_network, _run, forward and the two frames of nn.Module.__call__ stand between a warning and
+# the caller.
+_CALLER = 6
 _OPAQUE = (
     "a converted module is an engine, which {what} cannot look into; use the original module "
     "there. This one is saved by model_trt.save(path) and read by t2t.load(path); "
@@ -64,6 +68,8 @@ class TRTModule(torch.nn.Module):
         compute_capabilities: the GPUs that the plan was built for, such as ("8.9",).
         original: the module that was converted, for its settings.
         quantization: what the conversion has quantized.
+        partition: engines and the operators between them, instead of one engine and program.
+        parts: what of a partition runs where.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -87,6 +93,8 @@ class TRTModule(torch.nn.Module):
         compute_capabilities: Sequence[str] = (),
         original: Any = None,
         quantization: Quantization | None = None,
+        partition: Partition | None = None,
+        parts: Sequence[Part] = (),
     ) -> None:
         super().__init__()
         self._converted = None
@@ -94,7 +102,7 @@ class TRTModule(torch.nn.Module):
         self.last_run: tuple[torch.device, str] | None = None
         self.require_engine = False
         self._empty_parameter = torch.nn.Parameter(torch.empty(0), requires_grad=False)
-        if plan is None and program is None:
+        if plan is None and program is None and partition is None:
             return
         if isinstance(plan, str | os.PathLike):
             raise EngineError(
@@ -106,7 +114,8 @@ class TRTModule(torch.nn.Module):
                 raise ValueError("a plan needs a signature, which says what goes in and comes out")
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
         engine = None if plan is None else Engine(plan)
-        origin = engine.origin if engine else None
+        first = partition.engines[0].engine if partition is not None else engine
+        origin = first.origin if first else None
         parameter = first_parameter(original)
         dtype = _first_float(signature) if parameter is None else parameter.dtype
         details = {
@@ -117,10 +126,12 @@ class TRTModule(torch.nn.Module):
             "parameter_dtype": _dtype_name(dtype),
             "original": None if original is None else _class_name(original),
             "quantization": None if quantization is None else quantization.to_data(),
+            **({"parts": [asdict(part) for part in parts]} if parts else {}),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
-        self._fill(Converted(signature, engine, own, details, attributes_of(original)), device)
+        attributes = attributes_of(original)
+        self._fill(Converted(signature, engine, own, details, attributes, partition), device)
 
     @classmethod
     def from_engine(
@@ -198,6 +209,11 @@ class TRTModule(torch.nn.Module):
         return self._filled().program
 
     @property
+    def parts(self) -> Parts:
+        """What runs where, of a module of which not all is in one engine; else empty."""
+        return Parts([Part(**part) for part in self._filled().details.get("parts") or ()])
+
+    @property
     def precision(self) -> str | None:
         """What the network computes in: "fp32", "fp16" or "bf16"; None is not known."""
         return self._filled().details.get("precision")
@@ -241,7 +257,7 @@ class TRTModule(torch.nn.Module):
         """
         engine = self._filled().engine
         if engine is None:
-            raise EngineError("this module has no engine to save, only a program")
+            raise EngineError(f"this module has no engine to save, only {self._instead}")
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
 
@@ -304,9 +320,17 @@ class TRTModule(torch.nn.Module):
             lines.append(
                 f"program: {len(program.layers)} layers, run in PyTorch without the engine"
             )
+        if self._converted.partition is not None:
+            lines += str(self.parts).splitlines()
         if self.last_run is not None:
             lines.append(f"last run: {self.ran_on}")
         return "\n".join(lines)
+
+    @property
+    def _instead(self) -> str:
+        """What a module without an engine of its own has."""
+        partition = self._filled().partition
+        return "a program" if partition is None else f"{len(partition.engines)} for its parts"
 
     def _fill(self, converted: Converted, device: torch.device | None = None) -> None:
         self._converted = converted
@@ -333,6 +357,35 @@ class TRTModule(torch.nn.Module):
             if isinstance(tensor, FakeTensor):
                 raise EngineError(_OPAQUE.format(what="a tracer (torch.export, t2t.convert)"))
             named[spec.name] = tensor
+        if converted.partition is None:
+            return self._run_network(converted, named, device)
+        return self._run_parts(converted.partition, converted.signature, tensors, device)
+
+    def _run_parts(
+        self,
+        partition: Partition,
+        signature: Signature,
+        tensors: Sequence[torch.Tensor],
+        device: torch.device,
+    ) -> Mapping[str, torch.Tensor]:
+        reasons = []
+
+        def run_engine(
+            part: Converted, named: Mapping[str, torch.Tensor]
+        ) -> Mapping[str, torch.Tensor]:
+            results = self._run_network(part, named, device)
+            assert self.last_run is not None
+            reasons.append(self.last_run[1])
+            return results
+
+        outputs = partition.run(tensors, device, run_engine)
+        # Only where all engines ran, the module ran in TensorRT.
+        self.last_run = (device, next(filter(None, reasons), ""))
+        return {spec.name: x for spec, x in zip(signature.outputs, outputs, strict=True)}
+
+    def _run_network(
+        self, converted: Converted, named: Mapping[str, torch.Tensor], device: torch.device
+    ) -> Mapping[str, torch.Tensor]:
         reason = "it was made without an engine"
         if converted.engine is not None:
             try:

@@ -131,13 +131,13 @@ class Guards:
         """
         if condition in self._guards:
             return
-        self._guards[condition] = Guard(condition, reason, self._locate())
         problem = self._proved(condition) if self._proved is not None else ""
         if problem:
             raise GuardError(
                 f"the converter decides on a size: `{text(condition)}` does not hold for "
                 f"{problem}; declare a narrower range"
             )
+        self._guards[condition] = Guard(condition, reason, self._locate())
 
     def prove(
         self,
