@@ -358,8 +358,10 @@ def _argument(data: Data) -> Any:
         return data
     if isinstance(data, list):
         return [_argument(item) for item in data]
-    pairs: list[tuple[str, Any]] = [*data.items()] if isinstance(data, Mapping) else []
-    kind, value = pairs[0] if len(pairs) == 1 else ("", None)
+    kind: str = ""
+    value: Any = None
+    if isinstance(data, Mapping) and len(data) == 1:
+        [(kind, value)] = data.items()
     if kind == "tensor":
         return _Slot(int(value))
     if kind == "device":

@@ -49,7 +49,7 @@ class Wishes:
 
     Attributes:
         operators: names of operators that stay in PyTorch: "aten::sort", "aten::sort.stable" or a
-            function's, as error messages have them.
+            function's, "torch.nn.functional.conv2d"; also of those that PyTorch computes it by.
         modules: names of submodules that stay in PyTorch (shell patterns).
         min_block_size: engines of fewer calls that compute something stay in PyTorch.
     """
@@ -61,7 +61,10 @@ class Wishes:
     def reason(self, call: Call) -> str:
         """Say why a call stays in PyTorch, if that is wished."""
         names = {call.name, *call.formulas}
-        names |= {name.partition(".")[0] for name in names if "::" in name}
+        if self.operators:
+            with suppress(ConversionError):
+                names |= {operator_info(operator).name for operator, *_ in operators_of(call)}
+        names |= set(map(_packet, names))
         if names.intersection(self.operators):
             return f"torch_executed_ops names it ({describe(call)})"
         scopes = call.scope.split(".")
@@ -74,7 +77,7 @@ class Wishes:
         """Raise OptionError where an operator is named that is not called."""
         for name in self.operators:
             if not any(Wishes([name]).reason(call) for call in calls):
-                called = ", ".join(sorted({call.name.partition(".")[0] for call in calls}))
+                called = ", ".join(sorted({_packet(call.name) for call in calls}))
                 raise OptionError(
                     f"torch_executed_ops: the model makes no call of {name!r}; it calls {called}"
                 )
@@ -443,6 +446,11 @@ def _places(symbol: Symbol, inputs: Sequence[Value]) -> list[Place]:
     return found
 
 
+def _packet(name: str) -> str:
+    """Return an operator's name without its overload: "aten::sort"; functions have none."""
+    return name.partition(".")[0] if "::" in name else name
+
+
 def _is_random(call: Call) -> bool:
     operator = call.function
     return isinstance(operator, OpOverload) and draws_random(operator, call.args, call.kwargs)
@@ -450,7 +458,7 @@ def _is_random(call: Call) -> bool:
 
 def _only_moves(call: Call) -> bool:
     """Say whether a call computes nothing."""
-    if call.name.partition(".")[0] in _MOVING:
+    if _packet(call.name) in _MOVING:
         return True
     return isinstance(call.function, OpOverload) and operator_info(call.function).is_view
 

@@ -190,6 +190,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         del types
         output = func(*args, **(kwargs or {}))
+        if func.namespace == "prim":
+            return output  # a question of the dispatcher's, such as on which device a tensor is
         operator = aten.reshape.default if func in REPLAYED else func
         self.calls.append((operator, args, dict(kwargs or {}), output))
         return output

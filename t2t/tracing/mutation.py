@@ -78,11 +78,15 @@ class Mutations(Recorder):
         call.problem = UnsupportedOperatorError(
             RANDOM if random else "it writes to a traced tensor in place, and has no other form"
         )
+        call.function = info.functional
         self.graph.calls.append(call)
+        written = []
         for index, target in enumerate(targets):
             entry = self._memory.find(target)
             assert entry is not None
-            self._write(entry, Value(self._alias(entry.fake), call, index))
+            written.append(self._alias(entry.fake))
+            self._write(entry, Value(written[-1], call, index))
+        call.output = written[0] if len(written) == 1 else tuple(written)
         return targets[0]
 
     def _change_metadata(
