@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -239,6 +240,7 @@ def _convert_partial(
     reason = f"{'torch_executed_ops' if wishes.operators else 'torch_executed_modules'} names parts"
     wished = wishes.operators or wishes.modules
     trace, whole = None, ConversionError(f"{reason} of it") if wished else None
+    quantized = _quantized(options)
     try:
         trace = _traced(module, inputs, kwargs, options)
         if whole is None:
@@ -247,7 +249,9 @@ def _convert_partial(
         raise
     except ConversionError as error:
         whole = error
-    quantized = _quantized(options)
+        if trace is None and not quantized:
+            with suppress(ConversionError):
+                trace = _traced(module, inputs, kwargs, options, data_sizes=True)
     if trace is not None and not quantized:
         try:
             return _cut(module, trace, options, wishes)
@@ -360,10 +364,13 @@ def _traced(
     inputs: Any,
     kwargs: Mapping[str, Any] | None,
     options: Mapping[str, Any],
+    *,
+    data_sizes: bool = False,
 ) -> Traced:
     names = (*_OF_INPUTS, "shape_examples", "narrow_shapes", "ignore_dropout")
     started = time.perf_counter()
-    trace = traced(module, inputs, kwargs, **{name: options[name] for name in names})
+    given = {name: options[name] for name in names}
+    trace = traced(module, inputs, kwargs, data_sizes=data_sizes, **given)
     _log.info("%d calls in %.2f s", len(trace.graph.calls), time.perf_counter() - started)
     return trace
 

@@ -130,8 +130,12 @@ def traced(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
+    data_sizes: bool = False,
 ) -> Traced:
-    """Trace a module's forward pass, as `convert` does; it takes and raises what that does."""
+    """Trace a module's forward pass, as `convert` does; it takes and raises what that does.
+
+    With ``data_sizes``, for a partition, sizes may depend on the data.
+    """
     check_module(module)
     # First, so that a missing TensorRT is said at once.
     create_builder()
@@ -148,7 +152,7 @@ def traced(
         shape_examples=shape_examples,
         profiles=profiles,
     )
-    return _trace(module, example, narrow_shapes, ignore_dropout, output_names)
+    return _trace(module, example, narrow_shapes, ignore_dropout, output_names, data_sizes)
 
 
 def lowered(
@@ -324,7 +328,7 @@ class Traced:
 
     def dimensions(self) -> tuple[Dimension, ...]:
         """Return the dynamic dimensions, with the ranges for which the trace holds."""
-        return tuple(dict.fromkeys(self.graph.dimensions.values()))
+        return tuple(dict.fromkeys(d for d in self.graph.dimensions.values() if d.places))
 
     def profiles(self) -> tuple[Profile, ...]:
         """Return the shapes of all inputs in each profile, narrowed as the dimensions are."""
@@ -374,6 +378,7 @@ def _trace(
     narrow_shapes: bool,
     ignore_dropout: bool,
     output_names: Sequence[str] | None = None,
+    data_sizes: bool = False,
 ) -> Traced:
     if narrow_shapes and len(example.declared.profiles) > 1:
         raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
@@ -392,6 +397,7 @@ def _trace(
             boxes=example.declared.boxes(),
             narrow_shapes=narrow_shapes,
             automatic=example.declared.automatic,
+            data_sizes=data_sizes,
             finish=finish,
         )
         inputs = example.args, example.kwargs

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -41,6 +42,9 @@ __all__ = ["Wishes", "partitioned"]
 _MOVING = frozenset(
     ("aten::alias", "aten::cat", "aten::clone", "aten::stack", "aten::_to_copy", "aten::repeat")
 )
+
+
+_DATA_SIZE = "a size depends on the data, which TensorRT needs to know when the engine is built"
 
 
 @dataclass(frozen=True)
@@ -166,9 +170,16 @@ class _Cut:
         }
         self._constants: dict[int, torch.Tensor] = {}
         self.refused = {id(c): why for c in self._calls if (why := wishes.reason(c))}
+        unplaced = {s for s, d in self._graph.dimensions.items() if not d.places}
+        self._makers = _makers(self._calls, unplaced)
+        for call in self._calls if unplaced else ():
+            if _symbols_of_call(call) & unplaced:
+                self.refused.setdefault(id(call), f"{_DATA_SIZE} ({describe(call)})")
         builder = create_builder()
         network = Network(backend.create_network(builder), policy)
-        for call, error in gaps(self._graph, network, traced.example.names, self._outputs):
+        placed = {s: d for s, d in self._graph.dimensions.items() if s not in unplaced}
+        graph = replace(self._graph, dimensions=placed)
+        for call, error in gaps(graph, network, traced.example.names, self._outputs):
             self.refused.setdefault(id(call), str(error))
         self._blocks: list[_Block] = []
 
@@ -199,6 +210,11 @@ class _Cut:
             {index[id(value.call)] for value in call.inputs() if value.call is not None}
             for call in self._calls
         ]
+        for place, call in enumerate(self._calls if self._makers else ()):
+            makers = [
+                self._makers[s] for s in _symbols_in(call.args, call.kwargs) & {*self._makers}
+            ]
+            reads[place].update(index[id(maker)] for maker, *_ in makers if maker is not call)
         # Random numbers are drawn in the model's order, so that a seed gives the model's.
         random = [place for place, call in enumerate(self._calls) if _is_random(call)]
         for before, after in itertools.pairwise(random):
@@ -344,6 +360,7 @@ class _Cut:
             {
                 symbol: (place := d.places[0]).root(profile[place.input][1][place.dim])
                 for symbol, d in self._graph.dimensions.items()
+                if d.places
             }
             for profile in profiles
         ]
@@ -370,8 +387,12 @@ class _Cut:
 
     def _sizes(self) -> dict[Symbol, tuple[int, int, int, int]]:
         """Return where each symbol stands: tensor, dimension, factor, offset."""
-        firsts = {symbol: d.places[0] for symbol, d in self._graph.dimensions.items()}
-        return {s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()}
+        firsts = {s: d.places[0] for s, d in self._graph.dimensions.items() if d.places}
+        found = {s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()}
+        for symbol, (_, tensor, dim) in self._makers.items():
+            number = self._numbers.setdefault(id(tensor), len(self._numbers))
+            found[symbol] = (number, dim, 1, 0)
+        return found
 
     def table(self) -> list[Part]:
         """Return what runs where."""
@@ -421,14 +442,36 @@ def _boundary_problem(value: Value) -> str:
 
 def _symbols(block: _Block) -> set[Symbol]:
     """Return the symbols of all sizes that a block computes with."""
-    found: set[Symbol] = set()
     tensors = [value.tensor for value in (*block.inputs, *block.outputs)]
-    for call in block.calls:
-        leaves = tree_leaves((call.args, call.kwargs, call.output))
-        tensors += [x for x in leaves if isinstance(x, torch.Tensor)]
-        found.update(*(symbols_of(expression(x)) for x in leaves if is_symbolic(x)))
-    for x in tensors:
-        found.update(*(symbols_of(expression(size)) for size in x.shape))
+    return set().union(_symbols_in(tensors), *map(_symbols_of_call, block.calls))
+
+
+def _symbols_of_call(call: Call) -> set[Symbol]:
+    inputs = [value.tensor for value in call.inputs()]
+    return _symbols_in(call.args, call.kwargs, call.output, inputs)
+
+
+def _symbols_in(*arguments: Any) -> set[Symbol]:
+    """Return the symbols of numbers, and of the sizes of tensors."""
+    found: set[Symbol] = set()
+    for x in tree_leaves(arguments):
+        for size in x.shape if isinstance(x, torch.Tensor) else [x]:
+            found |= symbols_of(expression(size)) if is_symbolic(size) else set()
+    return found
+
+
+def _makers(
+    calls: Sequence[Call], symbols: Collection[Symbol]
+) -> dict[Symbol, tuple[Call, torch.Tensor, int]]:
+    """Return the first call whose result has a size, the result, and in which dimension."""
+    sizes = {symbol_value(symbol): symbol for symbol in symbols}
+    found: dict[Symbol, tuple[Call, torch.Tensor, int]] = {}
+    for call in calls if symbols else ():
+        for x in tree_leaves(call.output):
+            for dim, size in enumerate(x.shape if isinstance(x, torch.Tensor) else ()):
+                symbol = sizes.get(expression(size))
+                if symbol is not None:
+                    found.setdefault(symbol, (call, x, dim))
     return found
 
 

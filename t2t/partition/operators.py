@@ -17,7 +17,7 @@ from t2t.errors import CheckpointError, ConversionError
 from t2t.module import OperatorStep, find_operator
 from t2t.sizes import expression, is_symbolic
 from t2t.sizes.arithmetic import NUMBERS
-from t2t.sizes.expressions import evaluate
+from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.terms import Symbol
 from t2t.tracing import Call, Value
 from t2t.tracing.emit import located
@@ -112,6 +112,9 @@ class Operators:
 
     def _size(self, x: Any) -> Any:
         """Return what computes a size of the sizes of tensors, as data."""
+        unknown = symbols_of(x) - {*self._symbols}
+        if unknown:
+            raise ConversionError(f"no tensor has the size {unknown.pop()}")
         functions = {name: _written(name) for name in NUMBERS}
         return evaluate(x, self._symbols, {**functions, "constant": lambda number: number})
 

@@ -61,6 +61,8 @@ class Names:
         """Return "dimension 2 of input 'x' = 33", for values of symbols."""
         return ", ".join(
             f"{self.place(self.first(symbol))} = {self.first(symbol).size(value)}"
+            if self._dimensions[symbol].places
+            else f"{symbol} = {value}"
             for symbol, value in point.items()
         )
 

@@ -74,7 +74,13 @@ class Mutations(Recorder):
     ) -> Any:
         """Let what an unconvertible operator wrote have values that raise when they are read."""
         random = draws_random(operator, args, kwargs)
-        call = self._call(info.name, None, args, kwargs)
+        # The form that does not write, in which PyTorch can run it, has no defaults.
+        defaults = {
+            a.name: a.default_value
+            for a in operator._schema.arguments[len(args) :]
+            if a.has_default_value()
+        }
+        call = self._call(info.name, None, args, {**defaults, **kwargs})
         call.problem = UnsupportedOperatorError(
             RANDOM if random else "it writes to a traced tensor in place, and has no other form"
         )

@@ -75,6 +75,7 @@ def trace(
     boxes: Sequence[Mapping[str, Range]] = (),
     narrow_shapes: bool = False,
     automatic: Collection[str] = (),
+    data_sizes: bool = False,
     finish: Callable[[Any, Tracer], Any] | None = None,
 ) -> Graph:
     """Record the calls of one forward pass.
@@ -88,6 +89,8 @@ def trace(
         boxes: the declared sizes: for each profile a range of every dimension, by name.
         narrow_shapes: shrink the ranges to where the trace is valid, instead of raising.
         automatic: names of dimensions whose range is shrunk in any case.
+        data_sizes: let results have sizes that depend on the data, for what no network contains;
+            these are dimensions without a place.
         finish: called with the raw output and the tracer while values can still be read; its result
             becomes the graph's ``output``.
 
@@ -96,7 +99,17 @@ def trace(
         GuardError: it took a decision that does not hold for all declared sizes.
     """
     record = functools.partial(
-        _trace, module, args, kwargs, names, dimensions, boxes, narrow_shapes, automatic, finish
+        _trace,
+        module,
+        args,
+        kwargs,
+        names,
+        dimensions,
+        boxes,
+        narrow_shapes,
+        automatic,
+        data_sizes,
+        finish,
     )
     with TRACE_LOCK, uninterrupted() as interrupts:
         # Outside of `except`: errors of the second trace have nothing to do with the first.
@@ -114,6 +127,7 @@ def _trace(
     boxes: Sequence[Mapping[str, Range]],
     narrow_shapes: bool,
     automatic: Collection[str],
+    data_sizes: bool,
     finish: Callable[[Any, Tracer], Any] | None,
     interrupts: Interrupts,
     *,
@@ -124,8 +138,10 @@ def _trace(
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
         sizes = None
-        if dimensions:
-            sizes = DynamicSizes(dimensions, boxes, names, lambda: tracer.deciding_location())
+        if dimensions or data_sizes:
+            sizes = DynamicSizes(
+                dimensions, boxes, names, lambda: tracer.deciding_location(), data_sizes
+            )
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
         tracer.sees_functions = sees_functions
