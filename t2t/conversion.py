@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,12 +16,13 @@ import torch
 
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
-from t2t.errors import ConversionError, OptionError
+from t2t.errors import ConversionError, OptionError, StateError
 from t2t.io import arguments
-from t2t.lowering import trace_module, without_dropout
-from t2t.module import PartialModule, TRTModule
+from t2t.lowering import Conversion, Traced, trace_module, without_dropout
+from t2t.module import Converted, PartialModule, TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.partial import convert_parts
+from t2t.partition import Wishes, partitioned
 from t2t.precision import Policy, Tuning
 from t2t.quantization.calibration import calibrate
 from t2t.quantization.plan import Wanted
@@ -74,7 +76,9 @@ def convert(
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
     partial: bool = False,
+    torch_executed_ops: Sequence[str] = (),
     torch_executed_modules: Sequence[str] = (),
+    min_block_size: int = 3,
     **unknown: Any,
 ) -> TRTModule:
     """Convert a module to TensorRT.
@@ -149,12 +153,18 @@ def convert(
             TensorRT-RTX times nothing when it builds and leaves the file alone.
         configure: gets the IBuilderConfig last, for everything else.
         progress: show bars on stderr; None shows them only on a terminal.
-        partial: where the module does not convert whole, make engines of the largest submodules
-            that do, for the inputs that they get when the module runs on the examples, and leave
-            the rest in PyTorch; the result is a `PartialModule`, whose ``parts`` say what runs
-            where. Sizes that vary are those of ``shape_examples``.
+        partial: where the module does not convert whole, cut its operators into engines and what
+            PyTorch runs between them; ``parts`` of the result says what runs where. Where the
+            forward pass cannot be traced, because Python decides on values or sizes depend on them,
+            make engines of the largest submodules that convert, for the inputs that they get when
+            the module runs on the examples; that result is a `PartialModule`, and sizes that vary
+            are those of ``shape_examples``.
+        torch_executed_ops: with ``partial``, names of operators that stay in PyTorch: "aten::sort",
+            "aten::sort.stable" or a function's name, as ``parts`` and messages have them.
         torch_executed_modules: with ``partial``, names of submodules that stay in PyTorch (shell
             patterns).
+        min_block_size: with ``partial``, how many operators that compute something an engine must
+            have; fewer stay in PyTorch.
         unknown: there are no other options: what other converters call these, and typos, are
             named in the error.
 
@@ -179,23 +189,16 @@ def convert(
     refuse_unknown(unknown, _OPTIONS)
     options = {name: given[name] for name in _OPTIONS}
     check_options(options)
-    if torch_executed_modules and not partial:
-        raise OptionError("torch_executed_modules says what stays in PyTorch: with partial=True")
-    del options["partial"], options["torch_executed_modules"]
+    wishes = Wishes(torch_executed_ops, torch_executed_modules, min_block_size)
+    if not partial and wishes != Wishes():
+        named = next(name for name in _OF_PARTS[1:] if options[name] != _DEFAULTS[name])
+        raise OptionError(f"{named} says what stays in PyTorch: with partial=True")
+    options = {name: value for name, value in options.items() if name not in _OF_PARTS}
     with use(backend):
         check_capabilities(compute_capabilities)
-        if not partial:
-            return _convert_whole(module, inputs, kwargs, **options)[0]
-        try:
-            if torch_executed_modules:
-                raise ConversionError("torch_executed_modules names parts of it")
-            return _convert_whole(module, inputs, kwargs, **options)[0]
-        except OptionError:
-            raise
-        except ConversionError as error:
-            return _convert_parts(
-                module, inputs, kwargs, options, error, None, torch_executed_modules
-            )
+        if partial:
+            return _convert_partial(module, inputs, kwargs, options, wishes)
+        return _convert_whole(module, inputs, kwargs, **options)[0]
 
 
 def convert_submodules(
@@ -232,12 +235,77 @@ def convert_submodules(
         ConversionError: a module of ``modules`` does not convert, or nothing does.
     """
     check_module(model)
-    known = [name for name in _OPTIONS if name not in ("partial", "torch_executed_modules")]
+    known = [name for name in _OPTIONS if name not in _OF_PARTS]
     refuse_unknown({name: x for name, x in options.items() if name not in known}, known)
     options = {**{name: _DEFAULTS[name] for name in known}, **options}
     check_options(options)
     with use(options["backend"]):
         return _convert_parts(model, inputs, kwargs, options, None, modules, torch_executed_modules)
+
+
+def _convert_partial(
+    module: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None,
+    options: dict[str, Any],
+    wishes: Wishes,
+) -> TRTModule:
+    """Convert a module whole; else cut its operators; else take its submodules."""
+    if options["shape_examples"] is not None:
+        # Each way reads them.
+        options["shape_examples"] = list(options["shape_examples"])
+    reason = f"{'torch_executed_ops' if wishes.operators else 'torch_executed_modules'} names parts"
+    wished = wishes.operators or wishes.modules
+    trace, whole = None, ConversionError(f"{reason} of it") if wished else None
+    quantized = _quantized(options)
+    try:
+        trace = _traced(module, inputs, kwargs, options)
+        if whole is None:
+            trace.check_fp32_ops(options["fp32_ops"])
+            wanted = _scales(module, options)
+            return _converted(module, (inputs, kwargs), trace, options, wanted)
+    except OptionError:
+        raise
+    except ConversionError as error:
+        whole = error
+        if trace is None and not quantized:
+            with suppress(ConversionError):
+                trace = _traced(module, inputs, kwargs, options, data_sizes=True)
+    if trace is not None and not quantized:
+        try:
+            return _cut(module, trace, options, wishes)
+        except OptionError:
+            raise
+        except ConversionError as error:
+            whole = whole if not wished else error
+            _log.info("its operators are not cut: %s", error)
+    if wishes.operators:
+        raise whole or ConversionError(reason)
+    return _convert_parts(module, inputs, kwargs, options, whole, None, wishes.modules)
+
+
+def _cut(
+    module: Callable[..., Any], trace: Traced, options: Mapping[str, Any], wishes: Wishes
+) -> TRTModule:
+    """Cut a trace into engines and what PyTorch runs."""
+
+    def build_engine(conversion: Conversion) -> Converted:
+        return _engine(conversion, options)._filled()
+
+    policy = _policy(options)
+    partition, parts = partitioned(trace, policy, wishes, build_engine)
+    trace.warn()
+    computed = {engine.details["precision"] for engine in partition.engines}
+    return TRTModule(
+        None,
+        trace.signature(policy),
+        precision=next((name for name in ("fp16", "bf16") if name in computed), "fp32"),
+        compute_capabilities=built_for(options["compute_capabilities"]),
+        original=module,
+        partition=partition,
+        parts=parts,
+        state=trace.example.state,
+    )
 
 
 def _convert_parts(
@@ -251,15 +319,14 @@ def _convert_parts(
 ) -> PartialModule:
     if not isinstance(model, torch.nn.Module):
         raise error or ConversionError("a function has no submodules")
-    whole = ("int8", "fp8", "weight_only", "tolerance")
-    quantized = [name for name in whole if options[name] is not None and options[name]]
+    quantized = _quantized(options)
     if quantized:
         raise OptionError(
             f"{quantized[0]} is calibrated on and compared with a whole model, not with parts of "
             f"one{f' (which does not convert whole: {error})' if error else ''}; leave it out, and "
             "say fp16=True or bf16=True"
         ) from error
-    given = [name for name in _OF_INPUTS if options.get(name)]
+    given = [name for name in (*_OF_INPUTS, "low_precision_io") if options.get(name)]
     if given:
         raise OptionError(
             f"{given[0]} is of the whole module's inputs, which does not convert whole"
@@ -289,8 +356,15 @@ _OF_INPUTS = (
     "profiles",
     "input_names",
     "output_names",
-    "low_precision_io",
 )
+
+
+_OF_PARTS = ("partial", "torch_executed_ops", "torch_executed_modules", "min_block_size")
+
+
+def _quantized(options: Mapping[str, Any]) -> list[str]:
+    whole = ("int8", "fp8", "weight_only", "tolerance")
+    return [name for name in whole if options[name] is not None and options[name]]
 
 
 def _convert_whole(
@@ -298,84 +372,109 @@ def _convert_whole(
     inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    fp16: bool = False,
-    bf16: bool = False,
-    fp32_modules: Sequence[str] = (),
-    fp32_ops: Sequence[str] = (),
-    low_precision_io: bool = False,
-    tolerance: float | None = None,
-    tuning_inputs: Iterable[Any] | None = None,
-    float64_as_float32: bool = False,
-    ignore_dropout: bool = False,
-    keep_program: bool = True,
-    backend: str | None = None,  # noqa: ARG001  it is in use
-    workspace: int | None = None,
-    optimization_level: int | None = None,
-    tf32: bool = False,
-    compute_capabilities: Sequence[str] = (),
-    timing_cache: str | os.PathLike[str] | None = None,
-    configure: Callable[[Any], None] | None = None,
-    progress: bool | None = None,
     is_part: bool = False,
-    **network_options: Any,
+    **given: Any,
 ) -> tuple[TRTModule, tuple[str, ...]]:
     """Convert a module whole; return it and the names of what it keeps between calls."""
-    names = ("int8", "fp8", "weight_only", "calibration", "calibration_method", "int8_exclude")
-    asked = {name: network_options.pop(name) for name in names}
-    wanted = _wanted(asked)
-    if wanted is not None:
-        check_quantized(wanted.types, compute_capabilities)
-        given = {**asked, "progress": progress, "ignore_dropout": ignore_dropout}
-        wanted = _with_scales(wanted, module, given)
-    started = time.perf_counter()
-    traced = trace_module(module, inputs, kwargs, ignore_dropout=ignore_dropout, **network_options)
+    options = {**_DEFAULTS, **given}
+    wanted = _scales(module, options)
+    trace = _traced(module, inputs, kwargs, options)
     if not is_part:
         # A part need not call what another one does.
-        traced.check_fp32_ops(fp32_ops)
-    low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
-    tuning = Tuning(tuple(fp32_modules), tuple(fp32_ops))
-    policy = Policy(low, tuning.fp32_modules, float64_as_float32, tuning.fp32_ops, low_precision_io)
-    if tolerance is not None:
-        calls = [arguments(inputs, kwargs)]
-        if tuning_inputs is not None:
-            calls = [arguments(sample) for sample in tuning_inputs]
-        with without_dropout(module, ignore_dropout):
-            trials = Trials(traced, module, calls, wanted)
-        tuning = tuned(trials, policy, tolerance)
+        trace.check_fp32_ops(options["fp32_ops"])
+    elif trace.example.state:
+        names = ", ".join(map(repr, trace.example.state))
+        raise StateError(f"it keeps state between calls ({names}), which the model may look at")
+    return _converted(module, (inputs, kwargs), trace, options, wanted), trace.kept
+
+
+def _traced(
+    module: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    *,
+    data_sizes: bool = False,
+) -> Traced:
+    names = (*_OF_INPUTS, "shape_examples", "narrow_shapes", "ignore_dropout")
+    started = time.perf_counter()
+    given = {name: options[name] for name in names}
+    trace = trace_module(module, inputs, kwargs, data_sizes=data_sizes, **given)
+    _log.info("%d calls in %.2f s", len(trace.graph.calls), time.perf_counter() - started)
+    return trace
+
+
+def _converted(
+    module: Callable[..., Any],
+    call: tuple[Any, Mapping[str, Any] | None],
+    trace: Traced,
+    options: Mapping[str, Any],
+    wanted: Wanted | None,
+) -> TRTModule:
+    """Make one engine of a trace."""
+    if options["low_precision_io"]:
+        trace.check_edges()
+    started = time.perf_counter()
+    tuning = Tuning(tuple(options["fp32_modules"]), tuple(options["fp32_ops"]))
+    policy = _policy(options)
+    if options["tolerance"] is not None and trace.example.state:
+        raise OptionError("tolerance is measured in single calls, and the module keeps state")
+    if options["tolerance"] is not None:
+        samples = options["tuning_inputs"]
+        calls = [arguments(*call)] if samples is None else [arguments(x) for x in samples]
+        with without_dropout(module, options["ignore_dropout"]):
+            trials = Trials(trace, module, calls, wanted)
+        tuning = tuned(trials, policy, options["tolerance"])
         policy = replace(policy, fp32_modules=tuning.fp32_modules, fp32_ops=tuning.fp32_ops)
-    conversion = traced.lowered(policy, wanted)
-    network = conversion.network
-    check_quantized(quantized_types(network.raw), compute_capabilities)
-    finished = time.perf_counter()
-    _log.info("network of %d layers in %.2f s", network.raw.num_layers, finished - started)
+    conversion = trace.lowered(policy, wanted)
+    trace.warn()
+    layers, taken = conversion.network.raw.num_layers, time.perf_counter() - started
+    _log.info("network of %d layers in %.2f s", layers, taken)
+    return _engine(conversion, options, module, tuning)
+
+
+def _engine(
+    conversion: Conversion,
+    options: Mapping[str, Any],
+    original: Any = None,
+    tuning: Tuning | None = None,
+) -> TRTModule:
+    """Build the engine of a network."""
+    network, capabilities = conversion.network, options["compute_capabilities"]
+    check_quantized(quantized_types(network.raw), capabilities)
+    started = time.perf_counter()
     plan = build(
         network.raw,
         builder=conversion.builder,
         profiles=conversion.profiles(),
-        workspace=workspace,
-        optimization_level=optimization_level,
-        tf32=tf32,
-        compute_capabilities=compute_capabilities,
-        timing_cache=timing_cache,
-        configure=configure,
-        progress=progress,
+        **{name: options[name] for name in _OF_BUILDER},
     )
-    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - finished)
+    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
     program = None
-    if keep_program:
+    if options["keep_program"]:
         program = capture(network.raw, network.weights, network.sizes())
-    converted = TRTModule(
+    return TRTModule(
         plan,
         conversion.signature,
         program,
         precision=_computed_in(network.raw),
-        compute_capabilities=built_for(compute_capabilities),
-        original=module,
+        compute_capabilities=built_for(capabilities),
+        original=original,
         quantization=conversion.quantization,
+        state=conversion.state,
         tuning=tuning,
     )
-    return converted, conversion.kept
 
+
+_OF_BUILDER = (
+    "workspace",
+    "optimization_level",
+    "tf32",
+    "compute_capabilities",
+    "timing_cache",
+    "configure",
+    "progress",
+)
 
 _DEFAULTS = {
     name: parameter.default
@@ -399,16 +498,14 @@ def _computed_in(network: Any) -> str:
     return "fp16" if "HALF" in found else "bf16" if "BF16" in found else "fp32"
 
 
-def _wanted(options: Mapping[str, Any]) -> Wanted | None:
-    """Return what is to be quantized, without the scales; None for nothing."""
+def _scales(module: Callable[..., Any], options: Mapping[str, Any]) -> Wanted | None:
+    """Return what is to be quantized, with the scales; None for nothing."""
     bits: Bits | None = "int8" if options["int8"] else "fp8" if options["fp8"] else None
     if bits is None and options["weight_only"] is None:
         return None
     exclude = tuple(options["int8_exclude"])
-    return Wanted(bits, None, options["weight_only"], exclude)
-
-
-def _with_scales(wanted: Wanted, module: Any, options: Mapping[str, Any]) -> Wanted:
+    wanted = Wanted(bits, None, options["weight_only"], exclude)
+    check_quantized(wanted.types, options["compute_capabilities"])
     if wanted.bits is None:
         return wanted
     scales = options["calibration"]
@@ -417,3 +514,10 @@ def _with_scales(wanted: Wanted, module: Any, options: Mapping[str, Any]) -> Wan
         with without_dropout(module, options["ignore_dropout"]):
             scales = calibrate(module, scales, method=method, progress=progress)
     return replace(wanted, scales=scales)
+
+
+def _policy(options: Mapping[str, Any]) -> Policy:
+    low = torch.float16 if options["fp16"] else torch.bfloat16 if options["bf16"] else None
+    modules, operators = (tuple(options[name]) for name in ("fp32_modules", "fp32_ops"))
+    wide, edges = options["float64_as_float32"], options["low_precision_io"]
+    return Policy(low, modules, wide, operators, edges)

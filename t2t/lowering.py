@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,13 @@ from t2t import backend
 from t2t.building import create_builder
 from t2t.converters.recurrent import PACKED
 from t2t.dtypes import is_supported
-from t2t.errors import ConversionError, OptionError, ShapeWarning, UnsupportedArgumentError
+from t2t.errors import (
+    ConversionError,
+    OptionError,
+    ShapeWarning,
+    StateError,
+    UnsupportedArgumentError,
+)
 from t2t.io import (
     Dimension,
     Parameters,
@@ -48,11 +54,13 @@ from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.graph import Call
 from t2t.tracing.kinds import unsupported_input
+from t2t.tracing.state import keepable
 
 __all__ = [
     "Conversion",
     "Traced",
     "missing_operators",
+    "output_spec",
     "to_network",
     "trace_module",
     "without_dropout",
@@ -74,6 +82,7 @@ class Conversion:
         graph: the trace that it comes from.
         kept: names of what the module keeps between calls, though its results do not depend on it.
         quantization: what calibration or ``weights`` has made of its products.
+        state: what the module keeps between calls, as it is before the first one.
     """
 
     network: Network
@@ -82,6 +91,7 @@ class Conversion:
     graph: Graph
     kept: tuple[str, ...] = ()
     quantization: Quantization = field(default_factory=Quantization)
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -136,7 +146,9 @@ def to_network(
         output_names=output_names,
         ignore_dropout=ignore_dropout,
     )
-    return traced.lowered(policy or Policy(), quantize)
+    conversion = traced.lowered(policy or Policy(), quantize)
+    traced.warn()
+    return conversion
 
 
 def trace_module(
@@ -148,23 +160,28 @@ def trace_module(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
+    data_sizes: bool = False,
     **shapes: Any,
 ) -> Traced:
     """Run a module's forward pass once; networks of several precisions can be made of it.
 
-    Takes and raises what `to_network` does, all but what decides about precision.
+    Takes and raises what `to_network` does, all but what decides about precision. With
+    ``data_sizes``, for a partition, sizes may depend on the data.
     """
     check_module(module)
     # First, so that a missing TensorRT is said at once.
     builder = create_builder()
     example = _Example.of(module, inputs, kwargs, input_names, **shapes)
-    graph, kept = _trace(module, example, narrow_shapes, ignore_dropout)
+    while True:
+        try:
+            graph, kept = _trace(module, example, narrow_shapes, ignore_dropout, data_sizes)
+            break
+        except StateError as error:
+            example = example.keeping(module, error)
     values, structure, _ = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
     names = _output_names(structure, len(values), output_names, example.names)
-    for note in (*example.declared.notes, *graph.notes):
-        warnings.warn(note, ShapeWarning, stacklevel=_depth())
     return Traced(graph, example, kept, builder, tuple(names))
 
 
@@ -216,14 +233,21 @@ def missing_operators(
         shape_examples=shape_examples,
         profiles=profiles,
     )
-    try:
-        graph, _ = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
-    except ConversionError as error:
-        # The forward pass cannot go on behind this one.
-        return [str(error)]
-    values, *_ = graph.output
+    while True:
+        try:
+            graph, _ = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
+            break
+        except StateError as error:
+            try:
+                example = example.keeping(module, error)
+            except StateError:
+                return [str(error)]
+        except ConversionError as error:
+            # The forward pass cannot go on behind this one.
+            return [str(error)]
+    values = [*graph.output[0], *graph.state]
     network = Network(backend.create_network(builder := create_builder()))
-    found = [str(error) for error in gaps(graph, network, example.names, values)]
+    found = [str(error) for _, error in gaps(graph, network, example.names, values)]
     del builder
     return list(dict.fromkeys(found))
 
@@ -238,6 +262,7 @@ class _Example:
     structure: Any
     names: list[str]
     declared: Declared
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -259,6 +284,23 @@ class _Example:
         names = _input_names(structure, parameters.positional, input_names)
         declared = declare(structure, names, parameters.positional, tensors, **shapes)
         return cls(args, keywords, parameters, structure, names, declared)
+
+    def keeping(self, module: Any, error: StateError) -> _Example:
+        """Return the same with the tensors as further inputs that a trace found to be state.
+
+        Raises:
+            StateError: that given, where they are none that an engine can keep.
+        """
+        more = keepable(module, (name for name in error.names if name not in self.state))
+        if not more:
+            raise error
+        state = {**self.state, **more}
+        return replace(self, state=state, names=[*self.call_names, *map(_state_name, state)])
+
+    @property
+    def call_names(self) -> list[str]:
+        """Names of the inputs that a call gives."""
+        return self.names[: len(self.names) - len(self.state)]
 
 
 def _depth() -> int:
@@ -287,9 +329,16 @@ class Traced:
     builder: Any
     output_names: tuple[str, ...]
 
+    @property
+    def outputs(self) -> dict[str, Value]:
+        """The values that a network returns, by name; last what it keeps for the next call."""
+        kept = zip(self.example.state, self.graph.state, strict=True)
+        state = {_next_name(path): value for path, value in kept}
+        return {**dict(zip(self.output_names, self.graph.output[0], strict=True)), **state}
+
     def calls(self) -> list[Call]:
         """Return the calls that the outputs depend on, in program order."""
-        return self.graph.used_calls(self.graph.output[0])
+        return self.graph.used_calls(list(self.outputs.values()))
 
     def check_fp32_ops(self, operators: Sequence[str]) -> None:
         """Raise OptionError for names of operators that the module does not call."""
@@ -300,6 +349,15 @@ class Traced:
                 raise OptionError(
                     f"fp32_ops: the module does not call {name!r}; it calls "
                     f"{', '.join(sorted(there))}"
+                )
+
+    def check_edges(self) -> None:
+        """Raise OptionError for inputs and outputs that are in half precision without asking."""
+        for value in (*self.graph.inputs, *self.graph.output[0]):
+            if value.tensor.dtype in (torch.float16, torch.bfloat16):
+                raise OptionError(
+                    "low_precision_io makes half of inputs and outputs that are float32, and the "
+                    f"module has one that is {value.tensor.dtype} itself: leave it out"
                 )
 
     def lowered(
@@ -316,21 +374,34 @@ class Traced:
             ConversionError: a call cannot be converted, or not be quantized.
         """
         network = Network(backend.create_network(self.builder), policy)
-        values, structure, classes = self.graph.output
-        for name in self.output_names:
+        values = list(self.outputs.values())
+        for name in self.outputs:
             network.reserve(name)
         plan = Plan() if quantize is None else planned(self.graph, values, quantize, policy)
         if quantize is not None and strict:
             plan.check()
         emit(self.graph, network, self.example.names, values, plan.roundings)
-        for name, value in zip(self.output_names, values, strict=True):
+        for name, value in self.outputs.items():
             network.mark_output(value.tensor, name)
+        return Conversion(
+            network,
+            self.builder,
+            self.signature(policy),
+            self.graph,
+            self.kept,
+            plan.quantization,
+            dict(self.example.state),
+        )
+
+    def signature(self, policy: Policy) -> Signature:
+        """Return names, dtypes, shapes and structure of inputs and outputs."""
+        _, structure, classes = self.graph.output
         parameters = self.example.parameters
-        signature = Signature(
+        return Signature(
             self.input_specs(policy),
             tuple(
-                _output_spec(name, value.tensor, self.graph, policy)
-                for name, value in zip(self.output_names, values, strict=True)
+                output_spec(name, value.tensor, self.graph, policy.at_edges(value.tensor.dtype))
+                for name, value in self.outputs.items()
             ),
             self.example.structure,
             structure,
@@ -340,19 +411,23 @@ class Traced:
             classes,
             self.profiles() if len(self.example.declared.profiles) > 1 else (),
             (*self.example.declared.notes, *self.graph.notes),
+            tuple(self.example.state),
         )
-        return Conversion(
-            network, self.builder, signature, self.graph, self.kept, plan.quantization
-        )
+
+    def warn(self) -> None:
+        """Say what was decided about sizes."""
+        for note in (*self.example.declared.notes, *self.graph.notes):
+            warnings.warn(note, ShapeWarning, stacklevel=_depth())
 
     def dimensions(self) -> tuple[Dimension, ...]:
         """Return the dynamic dimensions, with the ranges for which the trace holds."""
-        return tuple(dict.fromkeys(self.graph.dimensions.values()))
+        return tuple(dict.fromkeys(d for d in self.graph.dimensions.values() if d.places))
 
     def profiles(self) -> tuple[Profile, ...]:
         """Return the shapes of all inputs in each profile, narrowed as the dimensions are."""
+        kept = [(tuple(x.shape),) * 3 for x in self.example.state.values()]
         return tuple(
-            tuple(self._narrowed(index, shape) for index, shape in enumerate(profile))
+            (*(self._narrowed(index, shape) for index, shape in enumerate(profile)), *kept)
             for profile in self.example.declared.profiles
         )
 
@@ -393,7 +468,11 @@ class Traced:
 
 
 def _trace(
-    module: Callable[..., Any], example: _Example, narrow_shapes: bool, ignore_dropout: bool
+    module: Callable[..., Any],
+    example: _Example,
+    narrow_shapes: bool,
+    ignore_dropout: bool,
+    data_sizes: bool = False,
 ) -> tuple[Graph, tuple[str, ...]]:
     """Return the trace, and names of what the module keeps between calls."""
     if narrow_shapes and len(example.declared.profiles) > 1:
@@ -413,12 +492,15 @@ def _trace(
             boxes=example.declared.boxes(),
             narrow_shapes=narrow_shapes,
             automatic=example.declared.automatic,
+            data_sizes=data_sizes,
+            state=example.state,
             finish=finish,
         )
         inputs = example.args, example.kwargs
-        check_state(module, inputs, graph.kept, {})
+        check_state(module, inputs, graph.kept, example.state)
         check_constants(module, inputs, _constants(graph))
-        kept = tuple(dict.fromkeys(change.path for change in graph.kept))
+        paths = (change.path for change in graph.kept if change.path not in example.state)
+        kept = tuple(dict.fromkeys(paths))
         graph.kept.clear()
     return graph, kept
 
@@ -441,8 +523,11 @@ def _check_initialized(module: torch.nn.Module) -> None:
             )
 
 
-def _output_spec(name: str, x: torch.Tensor, graph: Graph, policy: Policy) -> TensorSpec:
-    shape, dtype = _plain(x), policy.at_edges(x.dtype)
+def output_spec(
+    name: str, x: torch.Tensor, graph: Graph, dtype: torch.dtype | None = None
+) -> TensorSpec:
+    """Return the spec of a traced tensor as an output, with the ranges of its sizes."""
+    shape, dtype = _plain(x), dtype or x.dtype
     if -1 not in shape:
         return TensorSpec(name, dtype, shape)
     sizes = [expression(size) for size in x.shape]
@@ -529,9 +614,23 @@ def _output_names(
     return names
 
 
+def _state_name(path: str) -> str:
+    """Return the name of the input through which a network gets what the module keeps."""
+    return f"state_{_as_name(path)}"
+
+
+def _next_name(path: str) -> str:
+    """Return the name of the output through which it gives that for the next call."""
+    return f"next_{_as_name(path)}"
+
+
+def _as_name(path: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]+", "_", path).strip("_")
+
+
 def _leaf_names(structure: Any, name: str) -> list[str]:
     return [
-        re.sub(r"[^0-9A-Za-z]+", "_", path).strip("_")
+        _as_name(path)
         for path, leaf in leaf_paths(structure, name).items()
         if leaf["kind"] == "tensor"
     ]

@@ -21,8 +21,9 @@ _SHAPES = (
 )
 _CONFIGURE = "set it on the IBuilderConfig: configure=lambda config: ..."
 _WHOLE = (
-    "t2t converts the whole module or says what is in the way; with partial=True the submodules "
-    "that do not convert stay in PyTorch, as do those that torch_executed_modules=[...] names"
+    "t2t converts the whole module or says what is in the way; with partial=True the operators "
+    "that do not convert stay in PyTorch, as do those that torch_executed_ops=[...] and "
+    "torch_executed_modules=[...] name"
 )
 _TYPED = (
     "networks are strongly typed: each layer computes in the type that the model and fp16=True, "
@@ -76,7 +77,7 @@ FOREIGN: dict[str, str] = {
             ".float(); leave it out",
         ),
         (
-            "require_full_compilation min_block_size torch_executed_ops "
+            "require_full_compilation "
             "use_fast_partitioner pass_through_build_failures dryrun allow_shape_tensors "
             "assume_dynamic_shape_support enable_experimental_decompositions",
             _WHOLE,
@@ -288,6 +289,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "configure": (_or_none(callable), "a function that gets the IBuilderConfig"),
     "progress": (_or_none(_is_bool), "True, False or None"),
     "partial": _FLAG,
+    "torch_executed_ops": (_is_names, 'a list of operators\' names: ["aten::sort"]'),
+    "min_block_size": (lambda value: _is_int(value) and value > 0, "a number from 1 on"),
     "torch_executed_modules": (
         _is_names,
         'a list of submodules\' names: ["roi_heads", "*.nms"]',

@@ -52,6 +52,16 @@ class Image(nn.Module):
         return self.conv(x).relu()
 
 
+class Decides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.image = Image()
+
+    def forward(self, x):
+        y = self.image(x)
+        return y if y.mean() > 0 else -y
+
+
 class Determinant(nn.Module):
     def forward(self, x):
         return torch.linalg.det(x).exp()
@@ -224,10 +234,22 @@ def test_every_option_of_convert_has_its_place():
     ours = {parameter.name for parameter in main.commands["convert"].params}
     # --shape and --example declare the sizes; the rest is the module and its inputs.
     apart = {"module", "inputs", "kwargs", "unknown", "profiles", "shape_examples"}
-    # What is partial is loaded into the model, which the other commands do not have.
-    apart |= {"partial", "torch_executed_modules"}
     apart |= {"min_shapes", "opt_shapes", "max_shapes", "dynamic_shapes"}
     assert set(inspect.signature(convert).parameters) - apart <= ours
+
+
+def test_partial(folder):
+    options = ("--shape", "1x3x8x8", "-o", "net.pt", "--partial", "--min-block-size", "1")
+    found = data("convert", "users:image", *options, "--torch-executed-op", "aten::relu")
+    assert found["verified"]["ok"]
+    assert [part["name"] for part in found["parts"] if not part["in_engine"]] == ["aten::relu"]
+    shown = good("inspect", "net.pt").stdout
+    assert "engine 0" in shown
+    assert "torch_executed_ops names it" in shown.replace("\n", " ")
+    assert data("verify", "net.pt", "users:image")["ok"]
+    named = ("--torch-executed-op", "aten::relu")
+    assert "with partial=True" in refused("convert", "users:image", *options[:4], *named)
+    assert "loaded into the model" in refused("convert", "users:Decides", *options)
 
 
 def test_sources(folder):

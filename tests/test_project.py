@@ -45,6 +45,7 @@ ORDER = (
     "module",
     "verification",
     "tuning",
+    "partition",
     "partial",
     "conversion",
     "compat",

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from t2t.cli.inputs import Call
     from t2t.module import TRTModule
 
+_SUBMODULES = (
+    "only submodules convert, because Python decides on values between them; a checkpoint of these "
+    "is loaded into the model: in Python, t2t.convert(..., partial=True) and t2t.load(path, model)"
+)
 _NOTHING_TO_COMPARE = (
     "--no-program leaves nothing that could be compared with the module here ({}): say --no-verify "
     "too, or leave --no-program out"
@@ -100,6 +104,28 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
 @click.option("--float64-as-float32", is_flag=True, help="Compute in float32 what is float64.")
 @click.option("--tf32", is_flag=True, help="Let float32 matrix products round to 10 bits.")
 @click.option("--ignore-dropout", is_flag=True, help="Convert as if dropout were off.")
+@click.option("--partial", is_flag=True, help="Leave in PyTorch what does not convert.")
+@click.option(
+    "--torch-executed-op",
+    "torch_executed_ops",
+    multiple=True,
+    metavar="NAME",
+    help="With --partial, an operator that stays in PyTorch: aten::sort.",
+)
+@click.option(
+    "--torch-executed-module",
+    "torch_executed_modules",
+    multiple=True,
+    metavar="NAME",
+    help="With --partial, a submodule that stays in PyTorch; shell patterns work.",
+)
+@click.option(
+    "--min-block-size",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="With --partial, how many operators an engine must have.",
+)
 @click.option("--input-name", "input_names", multiple=True, metavar="NAME", help="In order.")
 @click.option("--output-name", "output_names", multiple=True, metavar="NAME", help="In order.")
 @click.option("--backend", type=click.Choice(["tensorrt", "tensorrt_rtx"]), help="Which TensorRT.")
@@ -166,6 +192,7 @@ def convert(
     from t2t.cli import converted as parts
     from t2t.cli.sources import imported
     from t2t.conversion import convert as convert_module
+    from t2t.module import PartialModule
 
     source = given.open()
     example = given.example(source)
@@ -186,6 +213,8 @@ def convert(
         output_names=output_names or None,
     )
     seconds = time.perf_counter() - started
+    if isinstance(converted, PartialModule):
+        raise Refusal(_SUBMODULES)
     reports = []
     if verifying:
         problem = (

@@ -197,6 +197,11 @@ def facts_shown(converted: TRTModule) -> list[tuple[str, str]]:
             ("engine", f"{megabytes(engine.plan.numel())}, built by {engine.origin}"),
             *([("built for", f"compute capability {gpus}")] if gpus else []),
         ]
+    if parts := converted.parts:
+        return [
+            *facts,
+            *((part.name, part.reason or f"{part.share:.1%} of the work") for part in parts),
+        ]
     layers = f"{len(program.layers)} layers, run in PyTorch without the engine" if program else "no"
     return [*facts, ("program", layers)]
 

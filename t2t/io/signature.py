@@ -240,6 +240,8 @@ class Signature:
             cannot be looked up by name; a checkpoint does not hold them.
         profiles: several sets of shapes, where there are; the inputs' must lie within one of them.
         notes: what was decided about sizes, for the user to know.
+        state: what the module keeps between calls, by its path in the original: the last inputs,
+            which a call does not give, and the last outputs, which it does not return.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -252,6 +254,7 @@ class Signature:
     classes: Mapping[str, type] = field(default_factory=dict, compare=False, repr=False)
     profiles: tuple[Profile, ...] = ()
     notes: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for specs in (self.inputs, self.outputs):
@@ -263,6 +266,9 @@ class Signature:
                 raise ShapeError(f"dimensions: input {place.input} has no dimension {place.dim}")
         if any(len(profile) != len(self.inputs) for profile in self.profiles):
             raise ShapeError("profiles: each needs the shapes of all inputs")
+        for before, after in self.kept():
+            if (before.dtype, before.shape) != (after.dtype, after.shape) or -1 in before.shape:
+                raise ShapeError(f"state: {before} cannot become {after}")
 
     @classmethod
     def flat(cls, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Signature:
@@ -283,7 +289,16 @@ class Signature:
         """Number of inputs where the call is nothing but positional tensors in order, else -1."""
         positional, keyword = self.input_structure["items"]
         places = [item.get("index") for item in positional["items"]]
-        return -1 if keyword["keys"] or places != [*range(len(self.inputs))] else len(places)
+        plain = len(self.inputs) - len(self.state)
+        return -1 if keyword["keys"] or places != [*range(plain)] else len(places)
+
+    def kept(self) -> list[tuple[TensorSpec, TensorSpec]]:
+        """Return for all that is kept between calls the input and the output which it is."""
+        count = len(self.state)
+        if count > min(len(self.inputs), len(self.outputs)):
+            raise ShapeError(f"state: {count} tensors, which are not all inputs and outputs")
+        pairs = zip(self.inputs[-count:], self.outputs[-count:], strict=True) if count else ()
+        return list(pairs)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return the tensors of a call in the order of the inputs, their shapes unchecked.
@@ -372,7 +387,8 @@ class Signature:
 
     def result(self, tensors: Mapping[str, torch.Tensor]) -> Any:
         """Return what the module returns, made of the network's outputs by name."""
-        leaves = [tensors[spec.name] for spec in self.outputs]
+        outputs = self.outputs[: len(self.outputs) - len(self.state)]
+        leaves = [tensors[spec.name] for spec in outputs]
         if self.output_structure["kind"] == "tensor":
             return leaves[0]
         return unflatten(self.output_structure, leaves, self.classes)
@@ -390,6 +406,7 @@ class Signature:
             "defaults": dict(self.defaults),
             "profiles": self.profiles,
             "notes": self.notes,
+            "state": self.state,
         }
 
     @classmethod
@@ -407,19 +424,21 @@ class Signature:
                 )
             inputs = tuple(_spec(item) for item in data["inputs"])
             outputs = tuple(_spec(item) for item in data["outputs"])
-            structure = check_structure(data["input_structure"], len(inputs))
+            state = tuple(str(path) for path in data.get("state", ()))
+            structure = check_structure(data["input_structure"], len(inputs) - len(state))
             if [item["kind"] for item in structure["items"]] != ["tuple", "dict"]:
                 raise CheckpointError("the input structure is not one of args and kwargs")
             return cls(
                 inputs,
                 outputs,
                 structure,
-                check_structure(data["output_structure"], len(outputs)),
+                check_structure(data["output_structure"], len(outputs) - len(state)),
                 _dimensions(data) if "dimensions" in data else _tied(data["tied"], inputs),
                 tuple(str(parameter) for parameter in data["parameters"]),
                 _plain_values(data.get("defaults", {})),
                 profiles=tuple(_profile(item) for item in data.get("profiles", ())),
                 notes=tuple(str(note) for note in data.get("notes", ())),
+                state=state,
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointError(f"the signature is damaged: {error!r}") from error

@@ -1,20 +1,26 @@
 """A converted module: an nn.Module around an engine, and its checkpoint."""
 
 from t2t.module.checkpoint import FORMAT, Converted
-from t2t.module.partial_module import Part, PartialModule, Parts, load, with_parts
+from t2t.module.partial_module import PartialModule, load, with_parts
+from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
+from t2t.module.steps import EngineStep, OperatorStep, Partition, find_operator
 from t2t.module.trt_module import ReferenceExecutionWarning, TRTModule
 
 __all__ = [
     "FORMAT",
     "Converted",
+    "EngineStep",
+    "OperatorStep",
     "Part",
     "PartialModule",
+    "Partition",
     "Parts",
     "RanOn",
     "ReferenceExecutionWarning",
     "TRTModule",
     "engine_required",
+    "find_operator",
     "load",
     "with_parts",
 ]

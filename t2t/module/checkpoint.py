@@ -3,6 +3,9 @@
     engine       the plan: uint8, one dimension; absent where the module has none
     program.*    the reference executor's program, where one is kept: a JSON text, and those of its
                  weights that do not stand in the plan byte for byte
+    steps, constant.*, engines.<n>.*
+                 of a module in several parts: a JSON text of what runs in which order, the tensors
+                 that PyTorch's operators read, and each engine's entries, which are these again
     metadata     JSON: format, who wrote it, the signature, backend and version, compute
                  capabilities, precision, and type, size and checksum of every other entry
     checksum     CRC-32 of the metadata
@@ -14,6 +17,7 @@ needed to load it. Everything is checked before anything of it is used.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +31,8 @@ import torch
 from t2t.errors import CheckpointError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
+from t2t.module.parts import Part
+from t2t.module.steps import Partition
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
@@ -35,10 +41,12 @@ from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
-FORMAT = 2
-"""Version of the checkpoint; a reader refuses newer ones."""
+FORMAT = 3
+"""Version of the checkpoint; a reader refuses newer ones. Only modules in several parts, and
+those that keep state, need 3."""
 
 _PROGRAM = "program."
+_INITIAL = "initial."
 _CONVERT_AGAIN = "convert the module again, or load a checkpoint of a t2t.TRTModule"
 _PIECE = 1 << 20  # bytes
 
@@ -55,8 +63,11 @@ class Converted:
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
             "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
-            "tuning".
+            "tuning", and "parts" of a module in several parts.
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
+        partition: the engines and steps of a module in several parts, which has no engine and no
+            program of its own; else None.
+        state: what the module keeps between calls, by path, as it is before the first one.
     """
 
     signature: Signature
@@ -64,6 +75,8 @@ class Converted:
     program: Program | None
     details: Mapping[str, Any]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    partition: Partition | None = None
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Converted:
         return self
@@ -83,9 +96,15 @@ class Converted:
         if self.program is not None:
             state = self.program.to_state(entries.get("engine"))  # type: ignore[arg-type]
             entries.update({_PROGRAM + name: value for name, value in state.items()})
+        if self.partition is not None:
+            entries.update(self.partition.to_state())
+            for index, part in enumerate(self.partition.engines):
+                state = part.to_state()
+                entries.update({_engine(index) + name: value for name, value in state.items()})
+        entries.update({_INITIAL + path: x.reshape(-1) for path, x in self.state.items()})
         metadata = json.dumps(
             {
-                "format": FORMAT,
+                "format": FORMAT if self.partition is not None or self.state else 2,
                 "writer": f"t2t {__version__}",
                 "signature": self.signature.to_data(),
                 "entries": {name: _summary(value) for name, value in entries.items()},
@@ -111,16 +130,36 @@ class Converted:
             program = _read_program(entries, engine) if data["program"] else None
             details = _read_details(data["details"])
             attributes = read_attributes(data.get("attributes", {}))
+            partition = _read_partition(entries) if "steps" in data["entries"] else None
+            state = _read_state(entries, signature)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
         if program is not None:
             _check_program(program, signature)
-        return cls(signature, engine, program, details, attributes)
+        if partition is not None:
+            _check_partition(partition, signature)
+        return cls(signature, engine, program, details, attributes, partition, state)
 
 
 def is_entry(name: str) -> bool:
     """Say whether `Converted.to_state` makes entries of this name."""
-    return name in ("engine", "metadata", "checksum") or name.startswith(_PROGRAM)
+    return name in ("engine", "steps", "metadata", "checksum") or name.startswith(
+        (_PROGRAM, _INITIAL, "constant.", "engines.")
+    )
+
+
+def _read_state(entries: Mapping[str, Any], signature: Signature) -> dict[str, torch.Tensor]:
+    state = {}
+    for path, (spec, _) in zip(signature.state, signature.kept(), strict=True):
+        flat = entries[_INITIAL + path]
+        if flat.dtype != spec.dtype or flat.numel() != math.prod(spec.shape):
+            raise CheckpointError(f"the checkpoint is damaged: its state {path!r} is not {spec}")
+        state[path] = flat.reshape(spec.shape)
+    return state
+
+
+def _engine(index: int) -> str:
+    return f"engines.{index}."
 
 
 def _read_metadata(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,6 +254,22 @@ def _read_program(entries: Mapping[str, Any], engine: Engine | None) -> Program:
     return Program.from_state(own, None if engine is None else engine.plan)
 
 
+def _read_partition(entries: Mapping[str, Any]) -> Partition:
+    def read_engine(index: int) -> Converted:
+        prefix = _engine(index)
+        own = {n.removeprefix(prefix): x for n, x in entries.items() if n.startswith(prefix)}
+        return Converted.from_state(own)
+
+    return Partition.from_state(entries, read_engine)
+
+
+def _check_partition(partition: Partition, signature: Signature) -> None:
+    have = (partition.inputs, len(partition.outputs))
+    want = (len(signature.inputs), len(signature.outputs))
+    if have != want:
+        raise CheckpointError(f"the steps have {have} inputs and outputs, the signature {want}")
+
+
 def _read_details(data: Any) -> dict[str, Any]:
     details = dict(data)
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
@@ -222,6 +277,7 @@ def _read_details(data: Any) -> dict[str, Any]:
     Quantization.from_data(details.get("quantization") or ())
     if details.get("tuning") is not None:
         Tuning.from_data(details["tuning"])
+    [Part(**part) for part in details.get("parts") or ()]
     return details
 
 

@@ -5,71 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import torch
 
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.files import written_whole
+from t2t.module.parts import Part, Parts, read_parts
 from t2t.module.trt_module import TRTModule, read_entries
 
-__all__ = ["Part", "PartialModule", "Parts", "load", "with_parts"]
+__all__ = ["PartialModule", "load", "with_parts"]
 
 _STATE = "parts"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A submodule, and where it runs.
-
-    Attributes:
-        name: its path in the model, as `named_modules` has it.
-        in_engine: it is an engine; otherwise it runs in PyTorch.
-        share: its share of the model's multiplications, from 0 to 1, in the example inputs.
-        reason: why it is no engine; "" where it is.
-    """
-
-    name: str
-    in_engine: bool
-    share: float
-    reason: str = ""
-
-
-class Parts(Sequence[Part]):
-    """The parts of a model, in the model's order; printed as a table.
-
-    Attributes:
-        share: the engines' share of the model's multiplications, from 0 to 1.
-    """
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = tuple(parts)
-        self.share = sum(part.share for part in parts if part.in_engine)
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._parts[index]
-
-    def __iter__(self) -> Iterator[Part]:
-        return iter(self._parts)
-
-    def __str__(self) -> str:
-        width = max((len(part.name) for part in self._parts), default=4)
-        lines = [f"{'part':{width}}  runs in   work  reason"]
-        lines += [
-            f"{part.name:{width}}  {'engine ' if part.in_engine else 'PyTorch'} {part.share:6.1%}"
-            f"  {part.reason}".rstrip()
-            for part in self._parts
-        ]
-        count = sum(part.in_engine for part in self._parts)
-        lines.append(f"{count} engines with {self.share:.1%} of the multiplications")
-        return "\n".join(lines)
-
-    __repr__ = __str__
 
 
 class PartialModule(TRTModule):
@@ -86,13 +35,12 @@ class PartialModule(TRTModule):
 
     Attributes:
         model: the copy of the model.
-        parts: what runs where, and why.
     """
 
     def __init__(self, model: torch.nn.Module, parts: Sequence[Part]) -> None:
         super().__init__()
         self.model = model
-        self.parts = Parts(parts)
+        self._parts = Parts(parts)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model: engines where there are some, PyTorch elsewhere.
@@ -103,6 +51,11 @@ class PartialModule(TRTModule):
         """
         with torch.no_grad():
             return self.model(*args, **kwargs)
+
+    @property
+    def parts(self) -> Parts:
+        """What runs where, and why."""
+        return self._parts
 
     @property
     def engines(self) -> dict[str, TRTModule]:
@@ -167,7 +120,7 @@ class PartialModule(TRTModule):
         if text is None:
             missing_keys.append(prefix + _STATE)
         else:
-            self.parts = Parts(read_parts(text))
+            self._parts = Parts(read_parts(text))
         unexpected_keys.extend(
             name
             for name in state_dict
@@ -175,21 +128,6 @@ class PartialModule(TRTModule):
             and name != prefix + _STATE
             and not name.startswith(prefix + "model.")
         )
-
-
-def read_parts(text: Any) -> list[Part]:
-    """Read the table of parts of a checkpoint.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    try:
-        return [
-            Part(str(x["name"]), bool(x["in_engine"]), float(x["share"]), str(x["reason"]))
-            for x in json.loads(text)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"the checkpoint's table of parts is damaged: {error!r}") from error
 
 
 def with_parts(

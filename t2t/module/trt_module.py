@@ -7,7 +7,9 @@ import pickle
 import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -19,7 +21,9 @@ from t2t.io import Signature, TensorSpec, arguments
 from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.bundle import read_bundle, write_bundle
 from t2t.module.checkpoint import Converted, is_entry
+from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
+from t2t.module.steps import Partition
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
@@ -28,8 +32,9 @@ from t2t.runtime.plans import PlanData, as_plan, origin_of
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule", "read_entries"]
 
-# _run, forward and the two frames of nn.Module.__call__ stand between a warning and the caller.
-_CALLER = 5
+# _run_network, _run, forward and the two frames of nn.Module.__call__ stand between a warning and
+# the caller.
+_CALLER = 6
 _OPAQUE = (
     "a converted module is an engine, which {what} cannot look into; use the original module "
     "there. This one is saved by model_trt.save(path) and read by t2t.load(path); "
@@ -66,6 +71,10 @@ class TRTModule(torch.nn.Module):
         original: the module that was converted, for its settings.
         quantization: what the conversion has quantized.
         tuning: what the conversion has left in float32.
+        partition: engines and the operators between them, instead of one engine and program.
+        parts: what of a partition runs where.
+        state: what the module keeps between calls, as it is before the first one, by the
+            signature's names of it.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -90,14 +99,18 @@ class TRTModule(torch.nn.Module):
         original: Any = None,
         quantization: Quantization | None = None,
         tuning: Tuning | None = None,
+        partition: Partition | None = None,
+        parts: Sequence[Part] = (),
+        state: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._converted = None
+        self._state: dict[str, torch.Tensor] = {}
         self._warned = False
         self.last_run: tuple[torch.device, str] | None = None
         self.require_engine = False
         self._empty_parameter = torch.nn.Parameter(torch.empty(0), requires_grad=False)
-        if plan is None and program is None:
+        if plan is None and program is None and partition is None:
             return
         if isinstance(plan, str | os.PathLike):
             raise EngineError(
@@ -109,7 +122,8 @@ class TRTModule(torch.nn.Module):
                 raise ValueError("a plan needs a signature, which says what goes in and comes out")
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
         engine = None if plan is None else Engine(plan)
-        origin = engine.origin if engine else None
+        first = partition.engines[0].engine if partition is not None else engine
+        origin = first.origin if first else None
         parameter = first_parameter(original)
         dtype = _first_float(signature) if parameter is None else parameter.dtype
         details = {
@@ -121,10 +135,14 @@ class TRTModule(torch.nn.Module):
             "original": None if original is None else _class_name(original),
             "quantization": None if quantization is None else quantization.to_data(),
             "tuning": None if tuning is None else tuning.to_data(),
+            **({"parts": [asdict(part) for part in parts]} if parts else {}),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
-        self._fill(Converted(signature, engine, own, details, attributes_of(original)), device)
+        attributes = attributes_of(original)
+        copies = {path: x.detach().cpu().clone() for path, x in state.items()}
+        parts_of = Converted(signature, engine, own, details, attributes, partition, copies)
+        self._fill(parts_of, device)
 
     @classmethod
     def from_engine(
@@ -173,6 +191,8 @@ class TRTModule(torch.nn.Module):
         converted = self._filled()
         signature = converted.signature
         tensors = signature.bind(args, kwargs)
+        if signature.state:
+            return signature.result(self._run_and_keep(converted, tensors))
         signature.check(tensors)
         return signature.result(self._run(converted, tensors))
 
@@ -200,6 +220,11 @@ class TRTModule(torch.nn.Module):
     def program(self) -> Program | None:
         """The network for the reference executor, if it was kept."""
         return self._filled().program
+
+    @property
+    def parts(self) -> Parts:
+        """What runs where, of a module of which not all is in one engine; else empty."""
+        return Parts([Part(**part) for part in self._filled().details.get("parts") or ()])
 
     @property
     def precision(self) -> str | None:
@@ -233,6 +258,37 @@ class TRTModule(torch.nn.Module):
         return self.last_run and RanOn.of(*self.last_run, self.details)
 
     @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """What the module keeps between calls, by its path in the original; empty for most.
+
+        It is as the last call left it, on the device of that call, and part of the ``state_dict``.
+        Calls of one module with state must come one after the other.
+        """
+        return dict(self._state)
+
+    @property
+    def initial_state(self) -> dict[str, torch.Tensor]:
+        """What the original kept when it was converted."""
+        return dict(self._filled().state)
+
+    def reset_state(self) -> None:
+        """Go back to the `initial_state`."""
+        device = self._empty_parameter.device
+        self._state = {path: x.clone().to(device) for path, x in self.initial_state.items()}
+
+    def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from another state, such as a copy of `state`.
+
+        Raises:
+            ShapeError: it has not the same names, types and shapes.
+        """
+        wanted = {path: (x.dtype, x.shape) for path, x in self._filled().state.items()}
+        given = {path: (x.dtype, x.shape) for path, x in state.items()}
+        if given != wanted:
+            raise ShapeError(f"the state is {given}, and must be {wanted}")
+        self._state = {path: state[path].clone() for path in wanted}
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the original's first parameter."""
         return self._empty_parameter.dtype
@@ -256,7 +312,7 @@ class TRTModule(torch.nn.Module):
         """
         engine = self._filled().engine
         if engine is None:
-            raise EngineError("this module has no engine to save, only a program")
+            raise EngineError(f"this module has no engine to save, only {self._instead}")
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
 
@@ -286,7 +342,7 @@ class TRTModule(torch.nn.Module):
         results: Mapping[str, torch.Tensor] = {}
         if inputs is not None or kwargs:
             args, keywords = arguments([] if inputs is None else inputs, kwargs)
-            tensors = signature.bind(args, keywords)
+            tensors = [*signature.bind(args, keywords), *self._state.values()]
             signature.check(tensors)
             given = dict(zip(self.input_names, tensors, strict=True))
             results = self._run(converted, tensors)
@@ -306,7 +362,8 @@ class TRTModule(torch.nn.Module):
         original = details.get("original")
         lines = [f"converted from: {original}"] if original else []
         for what, specs in (("takes", signature.inputs), ("returns", signature.outputs)):
-            lines += [f"{what} {spec}" for spec in specs]
+            lines += [f"{what} {spec}" for spec in specs[: len(specs) - len(signature.state)]]
+        lines += [f"keeps {path}: {x.dtype} {tuple(x.shape)}" for path, x in self._state.items()]
         lines += [f"sizes: {note}" for note in signature.notes]
         if engine is not None:
             gpus = ", ".join(details.get("compute_capabilities", ()))
@@ -319,9 +376,17 @@ class TRTModule(torch.nn.Module):
             lines.append(
                 f"program: {len(program.layers)} layers, run in PyTorch without the engine"
             )
+        if self._converted.partition is not None:
+            lines += str(self.parts).splitlines()
         if self.last_run is not None:
             lines.append(f"last run: {self.ran_on}")
         return "\n".join(lines)
+
+    @property
+    def _instead(self) -> str:
+        """What a module without an engine of its own has."""
+        partition = self._filled().partition
+        return "a program" if partition is None else f"{len(partition.engines)} for its parts"
 
     def _fill(self, converted: Converted, device: torch.device | None = None) -> None:
         self._converted = converted
@@ -330,11 +395,28 @@ class TRTModule(torch.nn.Module):
         dtype = getattr(torch, converted.details.get("parameter_dtype") or "float32")
         empty = torch.empty(0, dtype=dtype, device=device or self._empty_parameter.device)
         self._empty_parameter = torch.nn.Parameter(empty, requires_grad=False)
+        self.reset_state()
 
     def _filled(self) -> Converted:
         if self._converted is None:
             raise EngineError("this TRTModule is empty: fill it with load_state_dict")
         return self._converted
+
+    def _run_and_keep(
+        self, converted: Converted, tensors: list[torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """Run on inputs and on what is kept, and keep what comes out for the next call."""
+        device = tensors[0].device if tensors else self._empty_parameter.device
+        tensors = [*tensors, *(x.to(device) for x in self._state.values())]
+        converted.signature.check(tensors)
+        results = self._run(converted, tensors)
+        pairs = zip(converted.signature.state, converted.signature.kept(), strict=True)
+        kept = {path: results[after.name] for path, (_, after) in pairs}
+        if self.last_run is not None and self.last_run[1]:
+            # In PyTorch they may be views of the inputs, or of each other.
+            kept = {path: x.clone() for path, x in kept.items()}
+        self._state = kept
+        return results
 
     def _run(
         self, converted: Converted, tensors: Sequence[torch.Tensor]
@@ -348,6 +430,35 @@ class TRTModule(torch.nn.Module):
             if isinstance(tensor, FakeTensor):
                 raise EngineError(_OPAQUE.format(what="a tracer (torch.export, t2t.convert)"))
             named[spec.name] = tensor
+        if converted.partition is None:
+            return self._run_network(converted, named, device)
+        return self._run_parts(converted.partition, converted.signature, tensors, device)
+
+    def _run_parts(
+        self,
+        partition: Partition,
+        signature: Signature,
+        tensors: Sequence[torch.Tensor],
+        device: torch.device,
+    ) -> Mapping[str, torch.Tensor]:
+        reasons = []
+
+        def run_engine(
+            part: Converted, named: Mapping[str, torch.Tensor]
+        ) -> Mapping[str, torch.Tensor]:
+            results = self._run_network(part, named, device)
+            assert self.last_run is not None
+            reasons.append(self.last_run[1])
+            return results
+
+        outputs = partition.run(tensors, device, run_engine)
+        # Only where all engines ran, the module ran in TensorRT.
+        self.last_run = (device, next(filter(None, reasons), ""))
+        return {spec.name: x for spec, x in zip(signature.outputs, outputs, strict=True)}
+
+    def _run_network(
+        self, converted: Converted, named: Mapping[str, torch.Tensor], device: torch.device
+    ) -> Mapping[str, torch.Tensor]:
         reason = "it was made without an engine"
         if converted.engine is not None:
             try:
@@ -400,6 +511,7 @@ class TRTModule(torch.nn.Module):
             dtype = getattr(torch, self._converted.details.get("parameter_dtype") or "float32")
             moved = torch.nn.Parameter(moved.detach().to(dtype), requires_grad=False)
         self._empty_parameter = moved
+        self._state = {path: x.to(moved.device) for path, x in self._state.items()}
         return self
 
     def __prepare_scriptable__(self) -> NoReturn:
@@ -413,6 +525,8 @@ class TRTModule(torch.nn.Module):
         if self._converted is not None:
             for name, value in self._converted.to_state().items():
                 destination[prefix + name] = value
+        for path, tensor in self._state.items():
+            destination[f"{prefix}{_STATE}{path}"] = tensor
 
     def _load_from_state_dict(
         self,
@@ -429,11 +543,34 @@ class TRTModule(torch.nn.Module):
             for name, value in state_dict.items()
             if name.startswith(prefix)
         }
+        known: list[str] = []
         if "metadata" in own or (own and strict):
-            self._fill(Converted.from_state(own))
+            converted = Converted.from_state(own)
+            state = _read_state(converted, own)
+            self._fill(converted)
+            self._state = {path: x.to(self.device) for path, x in state.items()}
+            known = [_STATE + path for path in state]
         else:
             missing_keys.append(prefix + "metadata")
-        unexpected_keys.extend(prefix + name for name in own if strict and not is_entry(name))
+        unexpected_keys.extend(
+            prefix + name for name in own if strict and not is_entry(name) and name not in known
+        )
+
+
+_STATE = "state."
+
+
+def _read_state(converted: Converted, entries: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return what a module keeps as a checkpoint has it, or as it was at first."""
+    state = {}
+    for path, initial in converted.state.items():
+        x = entries.get(_STATE + path, initial)
+        if not isinstance(x, torch.Tensor) or (x.dtype, x.shape) != (initial.dtype, initial.shape):
+            raise CheckpointError(
+                f"the checkpoint's state {path!r} is not {initial.dtype} {tuple(initial.shape)}"
+            )
+        state[path] = x.detach().clone()
+    return state
 
 
 def _with_own_weights(program: Program) -> Program:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from t2t.io import Dimension
+from t2t.sizes.expressions import symbols_of
 from t2t.sizes.fakes import SizedFakeMode
 from t2t.sizes.guards import Guard, Guards, Names
 from t2t.sizes.narrowing import Narrowed, advice, narrow
@@ -41,6 +42,7 @@ class DynamicSizes:
         boxes: the declared sizes: for each profile a range of every dimension, by name.
         names: names of the inputs.
         locate: returns the user's line that runs now.
+        data_sizes: let results have sizes that depend on the data.
 
     Attributes:
         mode: makes fake tensors of symbolic sizes.
@@ -52,10 +54,12 @@ class DynamicSizes:
         boxes: Sequence[Mapping[str, Range]],
         names: Sequence[str],
         locate: Callable[[], Any],
+        data_sizes: bool = False,
     ) -> None:
         self._guards = Guards(locate)
         self._env = SizeEnvironment(self._guards.record)
         self.mode = SizedFakeMode(self._env)
+        self.mode.new_size = self._new_size if data_sizes else None
         self._dimensions = {
             Symbol(d.name, d.low, d.high, order): d for order, d in enumerate(dimensions)
         }
@@ -64,12 +68,24 @@ class DynamicSizes:
             for symbol, dimension in self._dimensions.items()
             for place in dimension.places
         }
-        self._boxes = [{s: box[s.name] for s in self._dimensions} for box in boxes]
+        self._boxes: list[dict[Symbol, Range]] = [
+            {s: box[s.name] for s in self._dimensions} for box in boxes
+        ]
         self._names = Names(names, self._dimensions)
 
     def shape(self, index: int, example: Sequence[int]) -> list[Any]:
         """Return the sizes of an input, symbolic where they are dynamic."""
         return [self._size(index, dim, size) for dim, size in enumerate(example)]
+
+    def _new_size(self, operator: str, low: int, high: int) -> Any:
+        """Return a size of which only the range is known: what is decided must hold for all."""
+        order = len(self._dimensions)
+        symbol = Symbol(f"{operator.rpartition('::')[2]}_{order}", low, high, order)
+        self._dimensions[symbol] = Dimension(symbol.name, low, high, named=False)
+        for box in self._boxes:
+            box[symbol] = Range(low, high)
+        self._env.examples[symbol] = max(low, high // 2)
+        return self._env.size(symbol_value(symbol))
 
     def _size(self, index: int, dim: int, example: int) -> Any:
         if (index, dim) not in self._places:
@@ -95,14 +111,17 @@ class DynamicSizes:
             GuardError: a condition does not hold for all sizes.
         """
         hull = {s: Range(s.low, s.high, d.step) for s, d in self._dimensions.items()}
-        allowed = {s for s in hull if narrow_shapes or s.name in automatic}
+        declared = {s for s, d in self._dimensions.items() if d.places}
+        allowed = {s for s in declared if narrow_shapes or s.name in automatic}
         boxes, narrowed = self._boxes, Narrowed(hull, {}, {})
         if allowed and len(boxes) == 1:
             narrowed = narrow(self._guards, boxes[0], self._env.examples, allowed)
             boxes = [narrowed.ranges]
 
         def advise(guard: Guard) -> str:
-            possible = narrow(self._guards, hull, self._env.examples, set(hull))
+            if not symbols_of(guard.condition) <= declared:
+                return "That size depends on the data, and may be any of them"
+            possible = narrow(self._guards, hull, self._env.examples, declared)
             return advice(guard, hull, self._names, possible, not allowed)
 
         self._guards.prove(boxes, self._names, narrowed.ties, advise)

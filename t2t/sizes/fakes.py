@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from t2t.sizes import expressions as ex
+from t2t.sizes.data import data_sized
 from t2t.sizes.nodes import SizeEnvironment
 from t2t.sizes.polynomials import exact_quotient
 from t2t.sizes.terms import Polynomial, Value, value_of
@@ -97,12 +98,17 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
 
     Args:
         env: decides on sizes.
+
+    Attributes:
+        new_size: makes a size that depends on the data, of an operator's name, its least and its
+            greatest value; None where such sizes are refused.
     """
 
     shape_env: SizeEnvironment
 
     def __init__(self, env: SizeEnvironment) -> None:
         super().__init__(env)
+        self.new_size: Callable[[str, int, int], Any] | None = None
 
     def dispatch(
         self,
@@ -113,6 +119,11 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Compute the fake result of an operator."""
         options = kwargs or {}
+        if self.new_size is not None:
+            with self:
+                sized = data_sized(self, func, [self._faked(x) for x in args], options)
+            if sized is not NotImplemented:
+                return sized
         # To look up a dynamic result costs more than to compute it.
         self.cache_enabled = not (_is_dynamic(args) or _is_dynamic(options.values()))
         rule = None if self.cache_enabled else _rule_of(func)

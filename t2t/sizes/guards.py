@@ -61,6 +61,8 @@ class Names:
         """Return "dimension 2 of input 'x' = 33", for values of symbols."""
         return ", ".join(
             f"{self.place(self.first(symbol))} = {self.first(symbol).size(value)}"
+            if self._dimensions[symbol].places
+            else f"{symbol} = {value}"
             for symbol, value in point.items()
         )
 
@@ -131,13 +133,13 @@ class Guards:
         """
         if condition in self._guards:
             return
-        self._guards[condition] = Guard(condition, reason, self._locate())
         problem = self._proved(condition) if self._proved is not None else ""
         if problem:
             raise GuardError(
                 f"the converter decides on a size: `{text(condition)}` does not hold for "
                 f"{problem}; declare a narrower range"
             )
+        self._guards[condition] = Guard(condition, reason, self._locate())
 
     def prove(
         self,

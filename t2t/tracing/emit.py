@@ -69,8 +69,8 @@ def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
 
 def gaps(
     graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Value]
-) -> Iterator[Exception]:
-    """Give every reason why a trace cannot become a network, not only the first.
+) -> Iterator[tuple[Call, Exception]]:
+    """Give every call that cannot become layers, and why: not only the first.
 
     A call that fails gets network inputs as its results, so that those behind it can be tried.
     """
@@ -81,7 +81,7 @@ def gaps(
         try:
             emit_call(call, net, read, {})
         except T2TError as error:
-            yield error
+            yield call, error
             for x in tree_leaves(call.output):
                 if isinstance(x, torch.Tensor) and is_supported(x.dtype) and x.ndim <= MAX_RANK:
                     net.add_input(f"{call.short_name}_result", x)

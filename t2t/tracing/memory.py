@@ -21,7 +21,7 @@ from t2t.torch_internals import FakeTensor, OpOverload, writes_counted
 from t2t.tracing.graph import Value, map_tree
 from t2t.tracing.operators import operator_info
 
-__all__ = ["Apply", "Entry", "Memory", "View", "may_be_same", "view_of_elements"]
+__all__ = ["GROUPING", "Apply", "Entry", "Memory", "View", "may_be_same", "view_of_elements"]
 
 aten = torch.ops.aten
 
@@ -225,7 +225,7 @@ class Memory:
         """Return the value of a view of a value."""
         args, kwargs = view.on(parent)
         function = view.function
-        if function in _GROUPING:
+        if function in GROUPING:
             # A value that was written may have other strides than the tensor had.
             function, args = aten.reshape.default, args[:2]
         value: Value = view.pick(self._apply(function, *args, **kwargs))
@@ -297,7 +297,7 @@ def _overwritten(apply: Apply, entry: Entry, base: Value, new: Value) -> Value:
     return _overwritten_by_number(apply, entry, base, new)
 
 
-_GROUPING = (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
+GROUPING = (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
 """Views that ask for strides which fit, and show the same elements as a reshape."""
 
 # Views that only group the same elements, in the same order, into other dimensions.

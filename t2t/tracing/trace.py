@@ -81,6 +81,7 @@ def trace(
     narrow_shapes: bool = False,
     automatic: Collection[str] = (),
     state: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    data_sizes: bool = False,
     finish: Callable[[Any, Recorder], Any] | None = None,
 ) -> Graph:
     """Record the calls of one forward pass.
@@ -96,6 +97,8 @@ def trace(
         automatic: names of dimensions whose range is shrunk in any case.
         state: tensors that the module keeps between calls, by their paths in it; they become the
             last inputs, and the graph's ``state``.
+        data_sizes: let results have sizes that depend on the data, for what no network contains;
+            these are dimensions without a place.
         finish: called with the raw output and the recorder while values can still be read; its
             result becomes the graph's ``output``.
 
@@ -114,6 +117,7 @@ def trace(
         narrow_shapes,
         automatic,
         state,
+        data_sizes,
         finish,
     )
     with TRACE_LOCK, uninterrupted() as interrupts:
@@ -133,6 +137,7 @@ def _trace(
     narrow_shapes: bool,
     automatic: Collection[str],
     state: Mapping[str, torch.Tensor],
+    data_sizes: bool,
     finish: Callable[[Any, Recorder], Any] | None,
     interrupts: Interrupts,
     *,
@@ -143,8 +148,10 @@ def _trace(
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
         sizes = None
-        if dimensions:
-            sizes = DynamicSizes(dimensions, boxes, names, lambda: recorder.deciding_location())
+        if dimensions or data_sizes:
+            sizes = DynamicSizes(
+                dimensions, boxes, names, lambda: recorder.deciding_location(), data_sizes
+            )
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
         recorder = tracer.recorder

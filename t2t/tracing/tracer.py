@@ -404,13 +404,23 @@ class Tracer:
     ) -> Any:
         """Let what an unconvertible operator wrote have values that raise when they are read."""
         random = draws_random(operator, args, kwargs)
-        call = self.recorder.call(info.name, None, args, kwargs)
+        # The form that does not write, in which PyTorch can run it, has no defaults.
+        defaults = {
+            a.name: a.default_value
+            for a in schema_of(operator).arguments[len(args) :]
+            if a.has_default_value()
+        }
+        call = self.recorder.call(info.name, None, args, {**defaults, **kwargs})
         call.problem = UnsupportedOperatorError(
             RANDOM if random else "it writes to a traced tensor in place, and has no other form"
         )
+        call.function = info.functional
         self.recorder.graph.calls.append(call)
+        written = []
         for index, target in enumerate(targets):
-            self.recorder.write(target, Value(self.recorder.alias(target), call, index))
+            written.append(self.recorder.alias(target))
+            self.recorder.write(target, Value(written[-1], call, index))
+        call.output = written[0] if len(written) == 1 else tuple(written)
         return targets[0]
 
     def _targets(self, info: OperatorInfo, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -235,7 +235,7 @@ def _named(
 ) -> dict[str, Tensor]:
     """Return the inputs of a program by name."""
     if isinstance(module, TRTModule):
-        tensors = module.signature.bind(args, kwargs)
+        tensors = [*module.signature.bind(args, kwargs), *module.initial_state.values()]
         names = module.input_names
     else:
         names = [info.name for info in module.inputs]

@@ -94,7 +94,7 @@ def verify(
             original = _call(module, call)
             expected = original if rounded is None else _call(rounded, call)
         try:
-            with _requiring(parts, require_engine):
+            with _requiring(parts, require_engine), _at_first(parts):
                 got = _call(module_trt, call)
         except T2TError as error:
             if isinstance(error, EngineError) and (require_engine or engine_required()):
@@ -147,6 +147,19 @@ def _requiring(parts: Sequence[TRTModule], required: bool) -> Iterator[None]:
     finally:
         for part, value in zip(parts, before, strict=True):
             part.require_engine = value
+
+
+@contextmanager
+def _at_first(parts: Sequence[TRTModule]) -> Iterator[None]:
+    """Let what modules keep be as it was at first, as the original's is; put it back afterwards."""
+    before = [part.state for part in parts]
+    for part in parts:
+        part.reset_state()
+    try:
+        yield
+    finally:
+        for part, state in zip(parts, before, strict=True):
+            part.set_state(state)
 
 
 def _on_tensors(function: Callable[[torch.Tensor], torch.Tensor], call: Any) -> Any:

@@ -1,0 +1,517 @@
+"""The cut of a recorded graph: engines, and between them operators that stay in PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
+from t2t import backend
+from t2t.building import create_builder
+from t2t.dtypes import is_supported
+from t2t.errors import BuildError, ConversionError, OptionError, T2TError
+from t2t.io import Dimension, Place, Profile, Signature
+from t2t.lowering import Conversion, Traced, output_spec
+from t2t.module import Converted, EngineStep, OperatorStep, Part, Partition
+from t2t.network import Network
+from t2t.network.tensors import MAX_RANK, RANK
+from t2t.partition.levels import levels
+from t2t.partition.operators import Operators, operators_of
+from t2t.precision import Policy
+from t2t.sizes import example_size, expression, is_symbolic
+from t2t.sizes.arithmetic import NUMBERS
+from t2t.sizes.expressions import evaluate, symbols_of
+from t2t.sizes.polynomials import add, multiply, symbol_value
+from t2t.sizes.proofs import span
+from t2t.sizes.terms import Polynomial, Symbol
+from t2t.tracing import Call, Graph, Value, emit
+from t2t.tracing.emit import describe, gaps
+from t2t.tracing.graph import tree_leaves
+from t2t.tracing.operators import draws_random, operator_info
+
+__all__ = ["Wishes", "partitioned"]
+
+# What only moves elements, besides views: no engine is worth it.
+_MOVING = frozenset(
+    ("aten::alias", "aten::cat", "aten::clone", "aten::stack", "aten::_to_copy", "aten::repeat")
+)
+
+
+_DATA_SIZE = "a size depends on the data, which TensorRT needs to know when the engine is built"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user says of a partition.
+
+    Attributes:
+        operators: names of operators that stay in PyTorch: "aten::sort", "aten::sort.stable" or a
+            function's, "torch.nn.functional.conv2d"; also of those that PyTorch computes it by.
+        modules: names of submodules that stay in PyTorch (shell patterns).
+        min_block_size: engines of fewer calls that compute something stay in PyTorch.
+    """
+
+    operators: Sequence[str] = ()
+    modules: Sequence[str] = ()
+    min_block_size: int = 3
+
+    def reason(self, call: Call) -> str:
+        """Say why a call stays in PyTorch, if that is wished."""
+        names = {call.name, *call.formulas}
+        if self.operators:
+            with suppress(ConversionError):
+                names |= {operator_info(operator).name for operator, *_ in operators_of(call)}
+        names |= set(map(_packet, names))
+        if names.intersection(self.operators):
+            return f"torch_executed_ops names it ({describe(call)})"
+        scopes = call.scope.split(".")
+        paths = [".".join(scopes[: n + 1]) for n in range(len(scopes))]
+        if any(fnmatchcase(path, pattern) for path in paths for pattern in self.modules):
+            return f"torch_executed_modules names its module ({describe(call)})"
+        return ""
+
+    def check(self, calls: Sequence[Call]) -> None:
+        """Raise OptionError where an operator is named that is not called."""
+        for name in self.operators:
+            if not any(Wishes([name]).reason(call) for call in calls):
+                called = ", ".join(sorted({_packet(call.name) for call in calls}))
+                raise OptionError(
+                    f"torch_executed_ops: the model makes no call of {name!r}; it calls {called}"
+                )
+
+
+def partitioned(
+    traced: Traced,
+    policy: Policy,
+    wishes: Wishes,
+    build: Callable[[Conversion], Converted],
+) -> tuple[Partition, list[Part]]:
+    """Cut a trace into engines and steps.
+
+    Args:
+        traced: the trace.
+        policy: the precision of the engines.
+        wishes: what the user says.
+        build: makes the engine of a network.
+
+    Returns:
+        What runs, and a table of it.
+
+    Raises:
+        ConversionError: a call that no engine can hold is none that a step can be; or no engine is
+            worth it.
+    """
+    cut = _Cut(traced, policy, wishes)
+    engines = cut.engines(build)
+    if not engines:
+        reasons = "\n  ".join(dict.fromkeys(cut.refused.values()))
+        raise ConversionError(
+            f"no {wishes.min_block_size} calls that compute something are together (min_block_size)"
+            + (f"; in PyTorch stay:\n  {reasons}" if reasons else "")
+        )
+    return cut.partition(engines), cut.table()
+
+
+class _Refused(Exception):  # noqa: N818  not an error of the user's
+    """Some calls cannot be in the engine that they were meant for.
+
+    Attributes:
+        calls: these, by id, and why.
+    """
+
+    def __init__(self, calls: Mapping[int, str]) -> None:
+        super().__init__()
+        self.calls = calls
+
+
+@dataclass
+class _Block:
+    """The calls of one level.
+
+    Attributes:
+        level: even for an engine.
+        calls: in program order.
+        inputs: what it reads from others.
+        outputs: what others read.
+    """
+
+    level: int
+    calls: list[Call] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+
+    @property
+    def is_engine(self) -> bool:
+        return self.level % 2 == 0
+
+
+class _Cut:
+    """Finds the parts of one trace.
+
+    Attributes:
+        refused: why calls stay in PyTorch, by their ids.
+    """
+
+    def __init__(self, traced: Traced, policy: Policy, wishes: Wishes) -> None:
+        self._traced, self._graph = traced, traced.graph
+        self._policy, self._wishes = policy, wishes
+        self._outputs = list(traced.outputs.values())
+        self._calls = self._graph.used_calls(self._outputs)
+        wishes.check(self._calls)
+        self._numbers: dict[int, int] = {
+            id(value.tensor): index for index, value in enumerate(self._graph.inputs)
+        }
+        self._constants: dict[int, torch.Tensor] = {}
+        self.refused = {id(c): why for c in self._calls if (why := wishes.reason(c))}
+        unplaced = {s for s, d in self._graph.dimensions.items() if not d.places}
+        self._makers = _makers(self._calls, unplaced)
+        for call in self._calls if unplaced else ():
+            if _symbols_of_call(call) & unplaced:
+                self.refused.setdefault(id(call), f"{_DATA_SIZE} ({describe(call)})")
+        builder = create_builder()
+        network = Network(backend.create_network(builder), policy)
+        placed = {s: d for s, d in self._graph.dimensions.items() if s not in unplaced}
+        graph = replace(self._graph, dimensions=placed)
+        for call, error in gaps(graph, network, traced.example.names, self._outputs):
+            self.refused.setdefault(id(call), str(error))
+        self._blocks: list[_Block] = []
+
+    def engines(self, build: Callable[[Conversion], Converted]) -> list[Converted]:
+        """Make the engines, and put into PyTorch what turns out to fit into none."""
+        known: dict[tuple[int, ...], Converted] = {}
+        while True:
+            self._blocks = self._divided()
+            conversions = []
+            try:
+                for block in self._blocks:
+                    if block.is_engine:
+                        ids = (*map(id, block.calls), *(id(v.tensor) for v in block.outputs))
+                        conversions.append((ids, block, self._lowered(block)))
+                for ids, block, conversion in conversions:
+                    if ids not in known:
+                        known[ids] = _built(block, conversion, build)
+            except _Refused as refused:
+                new = {call: why for call, why in refused.calls.items() if call not in self.refused}
+                assert new, "a call was refused twice"
+                self.refused.update(new)
+            else:
+                return [known[ids] for ids, *_ in conversions]
+
+    def _divided(self) -> list[_Block]:
+        index = {id(call): place for place, call in enumerate(self._calls)}
+        reads = [
+            {index[id(value.call)] for value in call.inputs() if value.call is not None}
+            for call in self._calls
+        ]
+        for place, call in enumerate(self._calls if self._makers else ()):
+            makers = [
+                self._makers[s] for s in _symbols_in(call.args, call.kwargs) & {*self._makers}
+            ]
+            reads[place].update(index[id(maker)] for maker, *_ in makers if maker is not call)
+        # Random numbers are drawn in the model's order, so that a seed gives the model's.
+        random = [place for place, call in enumerate(self._calls) if _is_random(call)]
+        for before, after in itertools.pairwise(random):
+            reads[after].add(before)
+        fits = [id(call) not in self.refused for call in self._calls]
+        work = [0 if _only_moves(call) else 1 for call in self._calls]
+        found = levels(reads, fits, work, self._wishes.min_block_size)
+        self._free_movement(found, reads, work)
+        blocks: dict[int, _Block] = {}
+        for call, level in sorted(zip(self._calls, found, strict=True), key=lambda pair: pair[1]):
+            blocks.setdefault(level, _Block(level)).calls.append(call)
+        for block in blocks.values():
+            self._connect(block)
+        return list(blocks.values())
+
+    def _free_movement(
+        self, found: list[int], reads: Sequence[Collection[int]], work: Sequence[int]
+    ) -> None:
+        """Leave in PyTorch what an engine would only copy: it makes views for nothing."""
+        readers: dict[int, set[int]] = {}
+        for place in reversed(range(len(found))):
+            level = found[place]
+            inside = level in readers.get(place, ()) or any(found[s] == level for s in reads[place])
+            if level % 2 == 0 and not work[place] and not inside:
+                found[place] = level - 1
+            for source in reads[place]:
+                readers.setdefault(source, set()).add(found[place])
+
+    def _connect(self, block: _Block) -> None:
+        """Find what goes into a block and comes out of it."""
+        own = {id(call) for call in block.calls}
+        inputs: dict[int, Value] = {}
+        for call in block.calls:
+            for value in call.inputs():
+                outside = value in self._graph.inputs or value.call is not None
+                if outside and id(value.call) not in own:
+                    inputs.setdefault(id(value.tensor), value)
+        outputs: dict[int, Value] = {}
+        others = [value for call in self._calls if id(call) not in own for value in call.inputs()]
+        for value in (*others, *self._outputs):
+            if value.call is not None and id(value.call) in own:
+                outputs.setdefault(id(value.tensor), value)
+        block.inputs, block.outputs = list(inputs.values()), list(outputs.values())
+
+    # -- engines ---------------------------------------------------------------------------------
+
+    def _lowered(self, block: _Block) -> Conversion:
+        """Make the network of a block."""
+        dimensions = self._dimensions(block)
+        graph = Graph(block.inputs, block.calls, None, dimensions, self._graph.boxes)
+        inputs = _names(block.inputs, "input")
+        outputs = _names(block.outputs, "output")
+        builder = create_builder()
+        network = Network(backend.create_network(builder), self._policy)
+        for name in outputs:
+            network.reserve(name)
+        for value in block.inputs:
+            problem = _boundary_problem(value)
+            if problem:
+                readers = [call for call in block.calls if value in call.inputs()]
+                raise _Refused({id(call): f"{problem} ({describe(call)})" for call in readers})
+        for value in block.outputs:
+            problem = _boundary_problem(value)
+            if problem and value.call is not None:
+                raise _Refused({id(value.call): f"{problem} ({describe(value.call)})"})
+        try:
+            emit(graph, network, inputs, block.outputs)
+        except T2TError as error:
+            raise _Refused(self._failing(graph, inputs, block, str(error))) from error
+        for name, value in zip(outputs, block.outputs, strict=True):
+            try:
+                network.mark_output(value.tensor, name)
+            except T2TError as error:
+                assert value.call is not None
+                raise _Refused({id(value.call): str(error)}) from error
+        signature = self._signature(block, inputs, outputs)
+        return Conversion(network, builder, signature, graph)
+
+    def _failing(
+        self, graph: Graph, names: Sequence[str], block: _Block, error: str
+    ) -> dict[int, str]:
+        """Return the calls of a block that cannot be in it; all where that is unclear."""
+        builder = create_builder()
+        network = Network(backend.create_network(builder), self._policy)
+        found = {id(c): str(e) for c, e in gaps(graph, network, names, block.outputs)}
+        return found or {id(call): error for call in block.calls}
+
+    def _dimensions(self, block: _Block) -> dict[Symbol, Dimension]:
+        """Return where the symbols of a block's sizes stand in its inputs.
+
+        Where a size cannot be read there, the model's own input becomes one of the block's.
+        """
+        needed = _symbols(block)
+        found: dict[Symbol, Dimension] = {}
+        for symbol, dimension in self._graph.dimensions.items():
+            if symbol not in needed:
+                continue
+            places = _places(symbol, block.inputs)
+            if not places:
+                first = dimension.places[0]
+                value = self._graph.inputs[first.input]
+                if value not in block.inputs:
+                    block.inputs.append(value)
+                place = block.inputs.index(value)
+                places = [Place(place, first.dim, first.factor, first.offset)]
+            name, low, high, step = dimension.name, dimension.low, dimension.high, dimension.step
+            found[symbol] = Dimension(name, low, high, step, tuple(places), dimension.named)
+        return found
+
+    def _signature(self, block: _Block, inputs: Sequence[str], outputs: Sequence[str]) -> Signature:
+        profiles = self._profiles(block)
+        specs = []
+        for index, (name, value) in enumerate(zip(inputs, block.inputs, strict=True)):
+            spec = output_spec(name, value.tensor, self._graph)
+            if spec.min_shape is not None:
+                spec = replace(spec, opt_shape=profiles[0][index][1])
+            specs.append(spec)
+        pairs = zip(outputs, block.outputs, strict=True)
+        results = [output_spec(name, value.tensor, self._graph) for name, value in pairs]
+        flat = Signature.flat(specs, results)
+        return replace(flat, profiles=profiles) if len(profiles) > 1 else flat
+
+    def _profiles(self, block: _Block) -> tuple[Profile, ...]:
+        """Return minimum, usual and maximum sizes of a block's inputs in each profile."""
+        if not self._graph.dimensions:
+            return ()
+        found = []
+        for box, usual in zip(self._graph.boxes, self._usual(), strict=True):
+            shapes = []
+            for value in block.inputs:
+                sizes = [expression(size) for size in value.tensor.shape]
+                ends = [span(size, [box]) for size in sizes]
+                low, high = (tuple(end[side] for end in ends) for side in (0, 1))
+                opt = tuple(int(evaluate(size, usual, NUMBERS)) for size in sizes)
+                shapes.append((low, opt, high))
+            found.append(tuple(shapes))
+        return tuple(found)
+
+    def _usual(self) -> list[dict[Symbol, int]]:
+        """Return the value of each symbol that is optimized for, in each profile."""
+        profiles = self._traced.profiles()
+        return [
+            {
+                symbol: (place := d.places[0]).root(profile[place.input][1][place.dim])
+                for symbol, d in self._graph.dimensions.items()
+                if d.places
+            }
+            for profile in profiles
+        ]
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def partition(self, engines: Sequence[Converted]) -> Partition:
+        """Return all parts in order."""
+        operators = Operators(self._numbers, self._constants, self._sizes())
+        steps: list[OperatorStep | EngineStep] = []
+        place = 0
+        for block in self._blocks:
+            if block.is_engine:
+                inputs = [operators.number(value.tensor) for value in block.inputs]
+                outputs = [operators.number(value.tensor) for value in block.outputs]
+                steps.append(EngineStep(place, inputs, outputs))
+                place += 1
+                continue
+            for call in block.calls:
+                steps += operators.steps(call)
+        outputs = [operators.number(value.tensor) for value in self._outputs]
+        constants = {n: x.detach().clone() for n, x in self._constants.items()}
+        return Partition(len(self._graph.inputs), steps, outputs, engines, constants)
+
+    def _sizes(self) -> dict[Symbol, tuple[int, int, int, int]]:
+        """Return where each symbol stands: tensor, dimension, factor, offset."""
+        firsts = {s: d.places[0] for s, d in self._graph.dimensions.items() if d.places}
+        found = {s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()}
+        for symbol, (_, tensor, dim) in self._makers.items():
+            number = self._numbers.setdefault(id(tensor), len(self._numbers))
+            found[symbol] = (number, dim, 1, 0)
+        return found
+
+    def table(self) -> list[Part]:
+        """Return what runs where."""
+        work = {id(call): _multiplications(call) for call in self._calls}
+        total = sum(work.values()) or 1
+        rows: list[Part] = []
+        count = 0
+        for block in self._blocks:
+            if block.is_engine:
+                share = sum(work[id(call)] for call in block.calls) / total
+                rows.append(Part(f"engine {count} ({len(block.calls)} calls)", True, share))
+                count += 1
+                continue
+            small = f"fewer than {self._wishes.min_block_size} calls together (min_block_size)"
+            for call in block.calls:
+                reason = self.refused.get(id(call), f"{small} ({describe(call)})")
+                rows.append(Part(call.name, False, work[id(call)] / total, reason))
+        return rows
+
+
+def _built(
+    block: _Block, conversion: Conversion, build: Callable[[Conversion], Converted]
+) -> Converted:
+    try:
+        return build(conversion)
+    except BuildError as error:
+        raise _Refused({id(call): str(error) for call in block.calls}) from error
+
+
+def _names(values: Sequence[Value], kind: str) -> list[str]:
+    """Name the inputs or outputs of an engine after the calls that made them."""
+    return [
+        f"{kind}_{index}" + (f"_{value.call.short_name}" if value.call is not None else "")
+        for index, value in enumerate(values)
+    ]
+
+
+def _boundary_problem(value: Value) -> str:
+    """Say why a tensor cannot go into an engine or come out of one."""
+    if not is_supported(value.tensor.dtype):
+        name = str(value.tensor.dtype).removeprefix("torch.")
+        return f"an engine neither takes nor gives {name}"
+    if value.tensor.ndim > MAX_RANK:
+        return RANK.format(rank=value.tensor.ndim)
+    return ""
+
+
+def _symbols(block: _Block) -> set[Symbol]:
+    """Return the symbols of all sizes that a block computes with."""
+    tensors = [value.tensor for value in (*block.inputs, *block.outputs)]
+    return set().union(_symbols_in(tensors), *map(_symbols_of_call, block.calls))
+
+
+def _symbols_of_call(call: Call) -> set[Symbol]:
+    inputs = [value.tensor for value in call.inputs()]
+    return _symbols_in(call.args, call.kwargs, call.output, inputs)
+
+
+def _symbols_in(*arguments: Any) -> set[Symbol]:
+    """Return the symbols of numbers, and of the sizes of tensors."""
+    found: set[Symbol] = set()
+    for x in tree_leaves(arguments):
+        for size in x.shape if isinstance(x, torch.Tensor) else [x]:
+            found |= symbols_of(expression(size)) if is_symbolic(size) else set()
+    return found
+
+
+def _makers(
+    calls: Sequence[Call], symbols: Collection[Symbol]
+) -> dict[Symbol, tuple[Call, torch.Tensor, int]]:
+    """Return the first call whose result has a size, the result, and in which dimension."""
+    sizes = {symbol_value(symbol): symbol for symbol in symbols}
+    found: dict[Symbol, tuple[Call, torch.Tensor, int]] = {}
+    for call in calls if symbols else ():
+        for x in tree_leaves(call.output):
+            for dim, size in enumerate(x.shape if isinstance(x, torch.Tensor) else ()):
+                symbol = sizes.get(expression(size))
+                if symbol is not None:
+                    found.setdefault(symbol, (call, x, dim))
+    return found
+
+
+def _places(symbol: Symbol, inputs: Sequence[Value]) -> list[Place]:
+    """Return the dimensions of inputs whose size is a multiple of a symbol and a number."""
+    found = []
+    for index, value in enumerate(inputs):
+        for dim, size in enumerate(value.tensor.shape):
+            x = expression(size)
+            factor = x.terms.get((symbol,), 0) if isinstance(x, Polynomial) else 0
+            if factor < 1 or not isinstance(x, Polynomial):
+                continue
+            if x == add(multiply(symbol_value(symbol), factor), x.constant):
+                found.append(Place(index, dim, factor, x.constant))
+    return found
+
+
+def _packet(name: str) -> str:
+    """Return an operator's name without its overload: "aten::sort"; functions have none."""
+    return name.partition(".")[0] if "::" in name else name
+
+
+def _is_random(call: Call) -> bool:
+    operator = call.function
+    return isinstance(operator, OpOverload) and draws_random(operator, call.args, call.kwargs)
+
+
+def _only_moves(call: Call) -> bool:
+    """Say whether a call computes nothing."""
+    if _packet(call.name) in _MOVING:
+        return True
+    return isinstance(call.function, OpOverload) and operator_info(call.function).is_view
+
+
+def _multiplications(call: Call) -> int:
+    """Count the multiplications and additions of a call, for the example, as PyTorch does."""
+    total = 0
+    with suppress(T2TError):
+        for operator, args, kwargs, output in operators_of(call):
+            count = flop_registry.get(operator.overloadpacket)
+            if count is not None:
+                total += int(example_size(count(*args, **kwargs, out_val=output)))
+    return total

@@ -1,0 +1,204 @@
+"""Calls that stay in PyTorch, written as operators that a checkpoint can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from t2t.errors import CheckpointError, ConversionError
+from t2t.module import OperatorStep, find_operator
+from t2t.sizes import expression, is_symbolic
+from t2t.sizes.arithmetic import NUMBERS
+from t2t.sizes.expressions import evaluate, symbols_of
+from t2t.sizes.terms import Symbol
+from t2t.tracing import Call, Value
+from t2t.tracing.emit import located
+from t2t.tracing.graph import map_tree, tree_leaves
+from t2t.tracing.memory import GROUPING
+from t2t.tracing.operators import operator_info
+
+__all__ = ["Operators", "operators_of"]
+
+aten = torch.ops.aten
+
+Recorded = tuple[OpOverload, tuple[Any, ...], dict[str, Any], Any]
+"""An operator, its arguments, its keyword arguments and its fake result."""
+
+# They ask for places in memory, which a tensor of the converted module may have elsewhere.
+_BY_MEMORY = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
+
+
+class Operators:
+    """Numbers the tensors of a partition, and writes calls as steps.
+
+    Args:
+        numbers: the numbers of the inputs, by the id of the tensor; others are added.
+        constants: gets the constants that steps read, by number.
+        sizes: for each symbol a tensor's number, the dimension in which it stands, and by which
+            factor and offset.
+    """
+
+    def __init__(
+        self,
+        numbers: dict[int, int],
+        constants: dict[int, torch.Tensor],
+        sizes: Mapping[Symbol, tuple[int, int, int, int]],
+    ) -> None:
+        self._numbers, self._constants = numbers, constants
+        # An id may be taken again when its tensor is gone.
+        self._alive: list[torch.Tensor] = []
+        self._symbols = {
+            symbol: dict(zip(("tensor", "dim", "factor", "offset"), place, strict=True))
+            for symbol, place in sizes.items()
+        }
+
+    def number(self, x: torch.Tensor) -> int:
+        """Return the number of a tensor; one that is new gets one, as a constant if it is real."""
+        if id(x) not in self._numbers:
+            self._numbers[id(x)] = len(self._numbers)
+            self._alive.append(x)
+            if not isinstance(x, FakeTensor):
+                self._constants[self._numbers[id(x)]] = x
+        return self._numbers[id(x)]
+
+    def steps(self, call: Call) -> Iterator[OperatorStep]:
+        """Yield the operators of a call.
+
+        Raises:
+            ConversionError: it is none that a checkpoint can hold; the text says where it stands.
+        """
+        try:
+            for operator, args, kwargs, output in operators_of(call):
+                name = operator_info(operator).name
+                find_operator(name)
+                results = [self.number(x) for x in tree_leaves(output) if _is_tensor(x)]
+                yield OperatorStep(
+                    name,
+                    [self._data(x) for x in args],
+                    {key: self._data(x) for key, x in kwargs.items()},
+                    results,
+                )
+        except (CheckpointError, ConversionError) as error:
+            raise located(ConversionError(f"it cannot stay in PyTorch: {error}"), call) from error
+
+    def _data(self, x: Any) -> Any:
+        """Return an argument as data."""
+        if isinstance(x, torch.Tensor):
+            return {"tensor": self.number(x)}
+        if isinstance(x, list | tuple):
+            return [self._data(item) for item in x]
+        if is_symbolic(x):
+            return {"size": self._size(expression(x))}
+        if isinstance(x, float) and not math.isfinite(x):
+            return {"float": str(x)}
+        if isinstance(x, complex):
+            return {"complex": [str(x.real), str(x.imag)]}
+        if x is None or isinstance(x, bool | int | float | str):
+            return x
+        if isinstance(x, torch.device):
+            return {"device": True}
+        for kind in ("dtype", "layout", "memory_format"):
+            if isinstance(x, getattr(torch, kind)):
+                return {kind: str(x).removeprefix("torch.")}
+        raise ConversionError(f"an argument is a {type(x).__name__}")
+
+    def _size(self, x: Any) -> Any:
+        """Return what computes a size of the sizes of tensors, as data."""
+        unknown = symbols_of(x) - {*self._symbols}
+        if unknown:
+            raise ConversionError(f"no tensor has the size {unknown.pop()}")
+        functions = {name: _written(name) for name in NUMBERS}
+        return evaluate(x, self._symbols, {**functions, "constant": lambda number: number})
+
+
+def _written(name: str) -> Callable[..., list[Any]]:
+    return lambda *args: [name, *args]
+
+
+def operators_of(call: Call) -> list[Recorded]:
+    """Return the operators that compute a call.
+
+    They are functions of values: none writes to its arguments, or asks how these lie in memory.
+
+    Raises:
+        ConversionError: there are none such.
+    """
+    args, kwargs = map_tree(
+        lambda x: x.tensor if isinstance(x, Value) else x, (call.args, call.kwargs)
+    )
+    if call.function in GROUPING:
+        return [(aten.reshape.default, (args[0], args[1]), {}, call.output)]
+    if isinstance(call.function, OpOverload):
+        return [(call.function, args, kwargs, call.output)]
+    if call.function is None:
+        raise ConversionError("it writes to its argument, and has no other form")
+    return _recorded(call.function, args, kwargs, call.output)
+
+
+def _recorded(
+    function: Callable[..., Any], args: Any, kwargs: Any, expected: Any
+) -> list[Recorded]:
+    """Run a function of Python on fake tensors, and return the operators that it calls."""
+    fakes = [x for x in tree_leaves((args, kwargs, expected)) if isinstance(x, FakeTensor)]
+    recorder = _Recorder()
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        # Kernels for one kind of device would not run on others.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)
+        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(fakes[0].fake_mode)
+        stack.enter_context(recorder)
+        made = torch.func.functionalize(lambda: function(*args, **kwargs))()
+    wanted = [x for x in tree_leaves(expected) if _is_tensor(x)]
+    given = [x for x in tree_leaves(made) if _is_tensor(x)]
+    if [(x.dtype, x.ndim) for x in wanted] != [(x.dtype, x.ndim) for x in given]:
+        raise ConversionError("PyTorch computes it by other operators than in the trace")
+    names = {id(x): y for x, y in zip(given, wanted, strict=True)}
+    for operator, *_ in recorder.calls:
+        if operator.overloadpacket in _BY_MEMORY:
+            raise ConversionError(f"{operator} asks for places in memory")
+    replaced = [
+        (operator, *map_tree(lambda x: names.get(id(x), x), (args, kwargs, output)))
+        for operator, args, kwargs, output in recorder.calls
+    ]
+    made_here = {id(x) for _, _, _, output in recorder.calls for x in tree_leaves(output)}
+    # What is given back as it came.
+    replaced += [
+        (aten.alias.default, (x,), {}, y)
+        for x, y in zip(given, wanted, strict=True)
+        if id(x) not in made_here
+    ]
+    return replaced
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operators that reach the dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Recorded] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        output = func(*args, **(kwargs or {}))
+        if func.namespace == "prim":
+            return output  # a question of the dispatcher's, such as on which device a tensor is
+        operator = aten.reshape.default if func in GROUPING else func
+        self.calls.append((operator, args, dict(kwargs or {}), output))
+        return output
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)

@@ -1,0 +1,136 @@
+"""Sizes that depend on the data: each is an unknown number within a range that is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from t2t.sizes.terms import bounds, value_of
+
+if TYPE_CHECKING:
+    from t2t.sizes.fakes import SizedFakeMode
+
+__all__ = ["data_sized"]
+
+aten = torch.ops.aten
+
+
+def data_sized(
+    mode: SizedFakeMode, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the fake result of an operator whose sizes depend on the data.
+
+    NotImplemented for other operators, and where nothing bounds the size.
+    """
+    if not isinstance(operator, OpOverload):
+        return NotImplemented
+    rule = _RULES.get(operator._schema.name)
+    return NotImplemented if rule is None else rule(mode, operator, *args, **kwargs)
+
+
+def _size(mode: SizedFakeMode, operator: OpOverload, numbers: Sequence[Any], low: int = 0) -> Any:
+    """Return a new size of at most a product of others; NotImplemented without such a bound."""
+    most = [bounds(value_of(number)) for number in numbers]
+    high = math.prod(high for _, high in most)
+    if not math.isfinite(high):
+        return NotImplemented
+    filled = all(low > 0 for low, _ in most)
+    assert mode.new_size is not None
+    return mode.new_size(operator._schema.name, low if filled else 0, int(high))
+
+
+def _nonzero(mode: SizedFakeMode, operator: OpOverload, self: Any) -> Any:
+    if operator is not aten.nonzero.default:
+        return NotImplemented
+    count = _size(mode, operator, self.shape)
+    return count if count is NotImplemented else self.new_empty((count, self.ndim), dtype=_LONG)
+
+
+def _masked_select(mode: SizedFakeMode, operator: OpOverload, self: Any, mask: Any) -> Any:
+    both = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
+    count = _size(mode, operator, both[0].shape)
+    return count if count is NotImplemented else self.new_empty((count,))
+
+
+def _index(mode: SizedFakeMode, operator: OpOverload, self: Any, indices: Sequence[Any]) -> Any:
+    """Take the places of a mask instead of the mask."""
+    masks = [x for x in indices if x is not None and x.dtype in (torch.bool, torch.uint8)]
+    if operator is not aten.index.Tensor or not masks:
+        return NotImplemented
+    places: list[Any] = []
+    for x in indices:
+        if not any(x is mask for mask in masks):
+            places.append(x)
+            continue
+        count = _size(mode, operator, x.shape)
+        if count is NotImplemented:
+            return count
+        places += [self.new_empty((count,), dtype=_LONG) for _ in range(x.ndim)]
+    return aten.index.Tensor(self, places)
+
+
+def _unique(
+    mode: SizedFakeMode,
+    operator: OpOverload,
+    self: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    del sorted
+    return _distinct(mode, operator, self, self.shape, return_inverse, return_counts)
+
+
+def _unique_consecutive(
+    mode: SizedFakeMode,
+    operator: OpOverload,
+    self: Any,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    if dim is not None:
+        return NotImplemented
+    return _distinct(mode, operator, self, self.shape, return_inverse, return_counts)
+
+
+def _distinct(
+    mode: SizedFakeMode,
+    operator: OpOverload,
+    self: Any,
+    sizes: Sequence[Any],
+    return_inverse: bool,
+    return_counts: bool,
+) -> Any:
+    """Return values, for each element the place of its value, and how often each occurs."""
+    count = _size(mode, operator, sizes, low=1)
+    if count is NotImplemented:
+        return count
+    return (
+        self.new_empty((count,)),
+        self.new_empty(self.shape if return_inverse else (0,), dtype=_LONG),
+        self.new_empty((count,) if return_counts else (0,), dtype=_LONG),
+    )
+
+
+def _nms(
+    mode: SizedFakeMode, operator: OpOverload, dets: Any, scores: Any, iou_threshold: float
+) -> Any:
+    del scores, iou_threshold
+    count = _size(mode, operator, dets.shape[:1], low=1)
+    return count if count is NotImplemented else dets.new_empty((count,), dtype=_LONG)
+
+
+_LONG = torch.int64
+_RULES: dict[str, Callable[..., Any]] = {
+    "aten::_unique2": _unique,
+    "aten::index": _index,
+    "aten::masked_select": _masked_select,
+    "aten::nonzero": _nonzero,
+    "aten::unique_consecutive": _unique_consecutive,
+    "torchvision::nms": _nms,
+}
