@@ -332,6 +332,8 @@ def _convert_whole(
     if not is_part:
         # A part need not call what another one does.
         traced.check_fp32_ops(fp32_ops)
+    if low_precision_io:
+        traced.check_edges()
     low = torch.float16 if fp16 else torch.bfloat16 if bf16 else None
     tuning = Tuning(tuple(fp32_modules), tuple(fp32_ops))
     policy = Policy(low, tuning.fp32_modules, float64_as_float32, tuning.fp32_ops, low_precision_io)
@@ -373,6 +375,7 @@ def _convert_whole(
         original=module,
         quantization=conversion.quantization,
         tuning=tuning,
+        low_precision_io=low if low_precision_io else None,
     )
     return converted, conversion.kept
 

@@ -302,6 +302,15 @@ class Traced:
                     f"{', '.join(sorted(there))}"
                 )
 
+    def check_edges(self) -> None:
+        """Raise OptionError for inputs and outputs that are in half precision without asking."""
+        for value in (*self.graph.inputs, *self.graph.output[0]):
+            if value.tensor.dtype in (torch.float16, torch.bfloat16):
+                raise OptionError(
+                    "low_precision_io makes half of inputs and outputs that are float32, and the "
+                    f"module has one that is {value.tensor.dtype} itself: leave it out"
+                )
+
     def lowered(
         self, policy: Policy, quantize: Wanted | None = None, strict: bool = True
     ) -> Conversion:

@@ -66,6 +66,8 @@ class TRTModule(torch.nn.Module):
         original: the module that was converted, for its settings.
         quantization: what the conversion has quantized.
         tuning: what the conversion has left in float32.
+        low_precision_io: the type of inputs and outputs that the original has in float32, where it
+            is another one.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -90,6 +92,7 @@ class TRTModule(torch.nn.Module):
         original: Any = None,
         quantization: Quantization | None = None,
         tuning: Tuning | None = None,
+        low_precision_io: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._converted = None
@@ -121,6 +124,7 @@ class TRTModule(torch.nn.Module):
             "original": None if original is None else _class_name(original),
             "quantization": None if quantization is None else quantization.to_data(),
             "tuning": None if tuning is None else tuning.to_data(),
+            "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
