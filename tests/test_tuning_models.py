@@ -104,11 +104,15 @@ def test_mtcnn_finds_the_same_face(demo, precision):
     }
     for name, (least, most) in ranges.items():
         net, data = getattr(detector, name), getattr(seen, name).inputs
-        options = {"fp16": True} if precision == "fp16" else {"int8": True, "calibration": data}
+        options: dict[str, Any] = {precision: True}
+        if precision == "int8":
+            # P-Net's few channels lose 6 % in int8, and the box moves by 2.7 pixels.
+            tuning = [x[:64] for x in data[-6:]]
+            options |= {"calibration": data, "tolerance": 0.03, "tuning_inputs": tuning}
         module = t2t.convert(
             net, [torch.zeros(most)], min_shapes=[least], max_shapes=[most], **options
         )
-        assert module.precision == "fp16" or module.quantization
+        assert module.precision == "fp16" or module.quantization.summary().count("int8")
         setattr(converted, name, module)
     found = demo.find(converted, picture)
     assert len(found) == len(wanted) == 1
@@ -165,10 +169,17 @@ def test_sentences_keep_their_ranking(precision, least):
         options["calibration"] = calibration
     if precision == "fp8":
         options["compute_capabilities"] = ["8.9"]
+    if precision == "int8":
+        # With all products in int8 the least cosine is 0.983: the feed-forward layers read
+        # outliers, 20 times their channels' median, which one scale for all channels cannot hold.
+        options |= {"tolerance": 0.1, "tuning_inputs": calibration}
     converted = t2t.convert(model, ids, max_batch_size=16, **options)
     with torch.no_grad():
         wanted, got = model(*ids), converted(*ids)
     assert float((wanted * got).sum(1).min()) > least
+    if precision != "fp16":
+        kept = [one for one in converted.quantization.calls if one.bits == precision]
+        assert len(kept) >= 24  # of 36 linear layers
     # By their similarity to the first one.
     rankings = [(x @ x[0]).argsort(descending=True).tolist() for x in (wanted, got)]
     assert rankings[0] == rankings[1]
