@@ -40,9 +40,7 @@ class Own(nn.Module):
 
 @pytest.mark.parametrize("early", [False, True])
 def test_tensors_that_wrap_others_are_refused(early):
-    with pytest.raises(
-        UnsupportedOperatorError, match="TwoTensor, a tensor that is made of"
-    ):
+    with pytest.raises(UnsupportedOperatorError, match="TwoTensor, a tensor that is made of"):
         t2t.convert(Own(early).eval(), [X])
 
 
