@@ -22,6 +22,7 @@ from benchmarks import (
     memory,
     quantization,
     recurrent,
+    tuning,
 )
 from benchmarks.measure import Figures, machine
 
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Callable[[], list[Figures]]] = {
     "execution": execution.figures,
     "command_line": command_line.figures,
     "quantization": quantization.figures,
+    "tuning": tuning.figures,
 }
 
 

@@ -430,7 +430,8 @@ def _converted(
     trace.warn()
     layers, taken = conversion.network.raw.num_layers, time.perf_counter() - started
     _log.info("network of %d layers in %.2f s", layers, taken)
-    return _engine(conversion, options, module, tuning)
+    edges = policy.low if options["low_precision_io"] else None
+    return _engine(conversion, options, module, tuning, edges)
 
 
 def _engine(
@@ -438,6 +439,7 @@ def _engine(
     options: Mapping[str, Any],
     original: Any = None,
     tuning: Tuning | None = None,
+    low_precision_io: torch.dtype | None = None,
 ) -> TRTModule:
     """Build the engine of a network."""
     network, capabilities = conversion.network, options["compute_capabilities"]
@@ -463,6 +465,7 @@ def _engine(
         quantization=conversion.quantization,
         state=conversion.state,
         tuning=tuning,
+        low_precision_io=low_precision_io,
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +36,7 @@ from t2t.io import (
     leaf_paths,
     tree_leaves,
 )
+from t2t.io.names import as_name, input_names_of, output_names_of
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
@@ -181,7 +180,7 @@ def trace_module(
     values, structure, _ = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
-    names = _output_names(structure, len(values), output_names, example.names)
+    names = output_names_of(structure, len(values), output_names, example.names)
     return Traced(graph, example, kept, builder, tuple(names))
 
 
@@ -281,7 +280,7 @@ class _Example:
         tensors, structure = _flat_call(args, keywords, parameters.positional)
         if not tensors:
             raise ConversionError("the example inputs hold no tensor")
-        names = _input_names(structure, parameters.positional, input_names)
+        names = input_names_of(structure, parameters.positional, input_names)
         declared = declare(structure, names, parameters.positional, tensors, **shapes)
         return cls(args, keywords, parameters, structure, names, declared)
 
@@ -295,7 +294,11 @@ class _Example:
         if not more:
             raise error
         state = {**self.state, **more}
-        return replace(self, state=state, names=[*self.call_names, *map(_state_name, state)])
+        return replace(
+            self,
+            state=state,
+            names=[*self.call_names, *(f"state_{as_name(path)}" for path in state)],
+        )
 
     @property
     def call_names(self) -> list[str]:
@@ -333,7 +336,7 @@ class Traced:
     def outputs(self) -> dict[str, Value]:
         """The values that a network returns, by name; last what it keeps for the next call."""
         kept = zip(self.example.state, self.graph.state, strict=True)
-        state = {_next_name(path): value for path, value in kept}
+        state = {f"next_{as_name(path)}": value for path, value in kept}
         return {**dict(zip(self.output_names, self.graph.output[0], strict=True)), **state}
 
     def calls(self) -> list[Call]:
@@ -574,75 +577,6 @@ def _check_input(path: str, tensor: torch.Tensor) -> None:
         kind += hint if tensor.dtype == torch.float64 else ""
     if kind:
         raise UnsupportedArgumentError(f"{path} is {kind}")
-
-
-def _input_names(
-    structure: Any, parameters: Sequence[str], given: Sequence[str] | None
-) -> list[str]:
-    positional, keyword = structure["items"]
-    names = []
-    for position, item in enumerate(positional["items"]):
-        name = parameters[position] if position < len(parameters) else f"input_{position}"
-        names += _leaf_names(item, name)
-    for key, item in zip(keyword["keys"], keyword["items"], strict=True):
-        names += _leaf_names(item, str(key))
-    return _given_names("input_names", given, names)
-
-
-def _output_names(
-    structure: Any, count: int, given: Sequence[str] | None, inputs: Sequence[str]
-) -> list[str]:
-    if structure.get("keys"):
-        names = [
-            leaf
-            for key, item in zip(structure["keys"], structure["items"], strict=True)
-            for leaf in _leaf_names(item, str(key))
-        ]
-    else:
-        names = _leaf_names(structure, "output")
-    # A tensor that stands in several places is one output.
-    names = list(dict.fromkeys(names))[:count]
-    names = _given_names("output_names", given, names)
-    taken = [name for name in names if name in inputs]
-    if taken and given is not None:
-        raise ConversionError(f"output_names: an input has the name {taken[0]!r} already")
-    # Under one name a network has one tensor.
-    for name in taken:
-        fresh = (f"{name}_{n}" for n in itertools.count(1))
-        others = {*names, *inputs}
-        names[names.index(name)] = next(new for new in fresh if new not in others)
-    return names
-
-
-def _state_name(path: str) -> str:
-    """Return the name of the input through which a network gets what the module keeps."""
-    return f"state_{_as_name(path)}"
-
-
-def _next_name(path: str) -> str:
-    """Return the name of the output through which it gives that for the next call."""
-    return f"next_{_as_name(path)}"
-
-
-def _as_name(path: str) -> str:
-    return re.sub(r"[^0-9A-Za-z]+", "_", path).strip("_")
-
-
-def _leaf_names(structure: Any, name: str) -> list[str]:
-    return [
-        _as_name(path)
-        for path, leaf in leaf_paths(structure, name).items()
-        if leaf["kind"] == "tensor"
-    ]
-
-
-def _given_names(what: str, given: Sequence[str] | None, names: list[str]) -> list[str]:
-    if given is not None and len(given) != len(names):
-        raise ConversionError(f"{what} has {len(given)} names, needed are {len(names)}: {names}")
-    result = list(given) if given is not None else names
-    if len(set(result)) != len(result):
-        raise ConversionError(f"{what}: names must differ, but are {result}")
-    return result
 
 
 @contextmanager

@@ -29,7 +29,7 @@ try:
     from torch.fx.experimental.sym_node import SymNode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils import _pytree as pytree
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._sympy.value_ranges import ValueRanges
 
     DisabledDispatch = torch._C._DisableTorchDispatch
@@ -73,6 +73,7 @@ __all__ = [
     "hint_of",
     "in_kernel_invocation_manager",
     "is_functorch_wrapped",
+    "is_traceable_wrapper_subclass",
     "no_torch_function",
     "overload_name",
     "pytree",

@@ -230,6 +230,21 @@ def test_options_of_convert(folder):
     assert [spec["name"] for spec in found["inputs"] + found["outputs"]] == ["a", "b", "c", "d"]
 
 
+def test_what_stays_in_float32(folder):
+    torch.save(torch.rand(1, 3, 8, 8), "more.pt")
+    small = ("convert", "users:image", "--shape", "1x3x8x8", "-o", "net.pt", "--fp16")
+    found = data(*small, "--tolerance", "1e-6", "--tuning-input", "more.pt")
+    assert found["tuning"]["error"] <= found["tuning"]["tolerance"] == 1e-6
+    assert found["tuning"]["fp32_modules"] or found["tuning"]["fp32_ops"]
+    assert data("inspect", "net.pt")["tuning"] == found["tuning"]
+    assert "in float32" in good("inspect", "net.pt").stdout
+    found = data(*small, "--low-precision-io", "--bundle", "folder")
+    assert [spec["dtype"] for spec in found["inputs"] + found["outputs"]] == ["float16"] * 2
+    assert found["verified"]["ok"]
+    assert data("verify", "net.pt", "users:image")["ok"]
+    assert "does not call 'aten::pow'" in refused(*small, "--fp32-op", "aten::pow")
+
+
 def test_every_option_of_convert_has_its_place():
     ours = {parameter.name for parameter in main.commands["convert"].params}
     # --shape and --example declare the sizes; the rest is the module and its inputs.

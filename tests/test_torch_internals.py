@@ -217,6 +217,14 @@ def is_functorch_wrapped() -> None:
 
 
 @check
+def is_traceable_wrapper_subclass() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    assert internals.is_traceable_wrapper_subclass(TwoTensor(torch.ones(2), torch.ones(2)))
+    assert not internals.is_traceable_wrapper_subclass(torch.nn.Parameter(torch.ones(2)))
+
+
+@check
 def no_torch_function() -> None:
     assert torch.nn.Parameter.__torch_function__ is internals.no_torch_function
 

@@ -83,6 +83,26 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
     metavar="NAME",
     help="A submodule to keep in float32; shell patterns work.",
 )
+@click.option(
+    "--fp32-op",
+    "fp32_ops",
+    multiple=True,
+    metavar="NAME",
+    help="An operator to keep in float32, such as aten::softmax.",
+)
+@click.option("--low-precision-io", is_flag=True, help="Half inputs and outputs, too.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Keep the modules in float32 that a relative error up to this needs.",
+)
+@click.option(
+    "--tuning-input",
+    "tuning_inputs",
+    multiple=True,
+    type=EXISTING_FILE,
+    help="For --tolerance: inputs saved by torch.save (repeatable), instead of the example.",
+)
 @click.option("--int8", is_flag=True, help="Compute products in int8; see --calibration.")
 @click.option("--fp8", is_flag=True, help="Compute products in 8-bit floats; see --calibration.")
 @click.option(
@@ -174,6 +194,7 @@ def convert(
     require_engine: bool,
     configure: str | None,
     calibration: Sequence[Path],
+    tuning_inputs: Sequence[Path],
     input_names: Sequence[str],
     output_names: Sequence[str],
     **options: Any,
@@ -208,6 +229,7 @@ def convert(
         **example.options,
         **options,
         calibration=_calibration(calibration),
+        tuning_inputs=_inputs(tuning_inputs),
         configure=None if configure is None else imported(configure, "--configure"),
         input_names=input_names or None,
         output_names=output_names or None,
@@ -246,12 +268,16 @@ def convert(
 
 def _calibration(paths: Sequence[Path]) -> Any:
     """Return the scales or the inputs that files hold; None where there are none."""
-    import torch
-
     from t2t.quantization.scales import Scales
 
     if len(paths) == 1 and paths[0].suffix == ".json":
         return Scales.from_json(paths[0].read_text(encoding="utf-8"))
+    return _inputs(paths)
+
+
+def _inputs(paths: Sequence[Path]) -> list[Any] | None:
+    import torch
+
     return [torch.load(path, weights_only=True) for path in paths] or None
 
 
@@ -273,6 +299,7 @@ def _write(
 ) -> list[tuple[str, str]]:
     """Write the files, and return rows that say so."""
     from t2t.cli import converted as parts
+    from t2t.verification.trials import at_edges
 
     converted.save(output)
     rows = [("checkpoint", f"{output} ({parts.megabytes(output.stat().st_size)})")]
@@ -281,7 +308,7 @@ def _write(
         rows.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
     if bundle is not None:
         with parts.reference_allowed():
-            converted.export(bundle, *call)
+            converted.export(bundle, *at_edges(converted, call))
         rows.append(("bundle", str(bundle)))
     return rows
 

@@ -203,6 +203,11 @@ def facts_shown(converted: TRTModule) -> list[tuple[str, str]]:
             *((part.name, part.reason or f"{part.share:.1%} of the work") for part in parts),
         ]
     layers = f"{len(program.layers)} layers, run in PyTorch without the engine" if program else "no"
+    tuning = converted.tuning
+    kept = ", ".join([*tuning.fp32_modules, *tuning.fp32_ops])
+    facts += [("in float32", kept)] if kept else []
+    if tuning.error is not None:
+        facts.append(("relative error", f"{tuning.error:.2e}, allowed {tuning.tolerance:.2e}"))
     return [*facts, ("program", layers)]
 
 

@@ -63,7 +63,7 @@ class Converted:
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
             "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
-            "tuning", and "parts" of a module in several parts.
+            "tuning", "low_precision_io", and "parts" of a module in several parts.
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
         partition: the engines and steps of a module in several parts, which has no engine and no
             program of its own; else None.
@@ -275,6 +275,8 @@ def _read_details(data: Any) -> dict[str, Any]:
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
         raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
     Quantization.from_data(details.get("quantization") or ())
+    if details.get("low_precision_io") not in (None, "float16", "bfloat16"):
+        raise ValueError(f"low_precision_io={details['low_precision_io']!r}")
     if details.get("tuning") is not None:
         Tuning.from_data(details["tuning"])
     [Part(**part) for part in details.get("parts") or ()]

@@ -75,6 +75,8 @@ class TRTModule(torch.nn.Module):
         parts: what of a partition runs where.
         state: what the module keeps between calls, as it is before the first one, by the
             signature's names of it.
+        low_precision_io: the type of inputs and outputs that the original has in float32, where it
+            is another one.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -102,6 +104,7 @@ class TRTModule(torch.nn.Module):
         partition: Partition | None = None,
         parts: Sequence[Part] = (),
         state: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        low_precision_io: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._converted = None
@@ -136,6 +139,7 @@ class TRTModule(torch.nn.Module):
             "quantization": None if quantization is None else quantization.to_data(),
             "tuning": None if tuning is None else tuning.to_data(),
             **({"parts": [asdict(part) for part in parts]} if parts else {}),
+            "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from t2t.torch_internals import FakeTensor, is_functorch_wrapped, no_torch_function
+from t2t.torch_internals import (
+    FakeTensor,
+    is_functorch_wrapped,
+    is_traceable_wrapper_subclass,
+    no_torch_function,
+)
 
 __all__ = ["COMPLEX", "LIMITS", "QUANTIZED", "is_wrapped", "unsupported_input", "unsupported_kind"]
 
@@ -16,6 +21,12 @@ COMPLEX = (
 QUANTIZED = (
     "a quantized tensor of PyTorch's own integer kernels: convert the float model with int8=True, "
     "or the model as torch.ao.quantization prepared it, before its convert()"
+)
+
+_WRAPPER = (
+    "a {name}, a tensor that is made of others and has no data of its own, such as torchao's: "
+    "convert the model as it was before (for quantized weights with int8=True, fp8=True or "
+    "weight_only), or make it plain first (weight.dequantize())"
 )
 
 _NESTED = "a nested tensor, which TensorRT does not have; pad it (.to_padded_tensor()) outside"
@@ -34,6 +45,8 @@ def unsupported_kind(x: torch.Tensor) -> str:
         return f"{name} tensor, {_DENSE}"
     if x.is_quantized:
         return QUANTIZED
+    if is_traceable_wrapper_subclass(x):
+        return _WRAPPER.format(name=f"{type(x).__module__}.{type(x).__qualname__}")
     if x.is_meta and not isinstance(x, FakeTensor):
         return "a tensor on the meta device, which has no data: load the weights first"
     return ""

@@ -75,7 +75,7 @@ class _Search:
         # What was bad alone may be good where others stay.
         for unit in chosen[::-1] if len(chosen) <= _FEW else ():
             fewer = [other for other in chosen if other is not unit]
-            if self._of(fewer) <= self.tolerance:
+            if fewer and self._of(fewer) <= self.tolerance:
                 chosen = fewer
         return self._result(self._keeping(chosen), self._of(chosen))
 

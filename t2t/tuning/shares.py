@@ -278,7 +278,9 @@ class _Run:
                 return
             if layer.name in wanted:
                 self._kept[layer.name] = x.clone()
-            self._infinite[layer.name] = int((~x.isfinite()).sum())
+            # PyTorch does not ask 8-bit floats for it.
+            given = x if x.dtype.itemsize > 1 else x.float()
+            self._infinite[layer.name] = int((~given.isfinite()).sum())
 
         [inputs] = self._trials.bound(self._signature)
         results = self._program.run(inputs, watch=look)

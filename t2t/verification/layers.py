@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from t2t.module import RanOn, TRTModule
 from t2t.reference import Layer, Program
 from t2t.reference.text import short_line
 from t2t.verification.tables import html_table, text_table
+from t2t.verification.trials import at_edges
 
 __all__ = ["LayerError", "LayerReport", "compare_layers"]
 
@@ -63,6 +65,12 @@ class LayerError:
         """Say whether the error is allowed."""
         return self.max_rel_error <= self.allowed
 
+    @property
+    def snr(self) -> float:
+        """Signal-to-noise ratio in dB: 20 log10 of the reference's norm over the difference's."""
+        error = self.max_rel_error
+        return -20 * math.log10(error) if error else math.inf
+
 
 @dataclass(frozen=True, repr=False)
 class LayerReport:
@@ -98,7 +106,15 @@ class LayerReport:
         return {
             "ok": self.ok,
             "ran_on": self.ran_on.to_dict(),
-            "layers": [{**asdict(entry), "ok": entry.ok} for entry in self.layers],
+            "layers": [
+                {
+                    **asdict(entry),
+                    "ok": entry.ok,
+                    # JSON has no infinity; there is no noise then.
+                    "snr": entry.snr if math.isfinite(entry.snr) else None,
+                }
+                for entry in self.layers
+            ],
             "unmatched": self.unmatched,
         }
 
@@ -121,7 +137,7 @@ class LayerReport:
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [
-            ("layer", "kind", "max abs", "rel", "allowed", "shape", "line")
+            ("layer", "kind", "max abs", "rel", "dB", "allowed", "shape", "line")
         ]
         return rows + [
             (
@@ -129,6 +145,7 @@ class LayerReport:
                 entry.kind,
                 f"{entry.max_abs_error:.1e}",
                 f"{entry.max_rel_error:.1e}",
+                f"{entry.snr:.0f}",
                 f"{entry.allowed:g}",
                 "x".join(map(str, entry.shape)),
                 _place(entry.line),
@@ -235,6 +252,7 @@ def _named(
 ) -> dict[str, Tensor]:
     """Return the inputs of a program by name."""
     if isinstance(module, TRTModule):
+        args, kwargs = at_edges(module, (args, kwargs))
         tensors = [*module.signature.bind(args, kwargs), *module.initial_state.values()]
         names = module.input_names
     else:

@@ -57,6 +57,8 @@ class Report:
             did not run, or is none of t2t's.
         quantization_error: of a quantized module, the norm of its difference to the original over
             the original's norm; all else is measured against the original with rounded operands.
+        metric: mean of the task's own measure, of the original and of the converted module; None
+            without ``verify(metric=...)``.
     """
 
     ok: bool
@@ -66,6 +68,7 @@ class Report:
     problem: str = ""
     ran_on: tuple[RanOn, ...] = ()
     quantization_error: float | None = None
+    metric: tuple[float, float] | None = None
 
     @property
     def max_abs_error(self) -> float:
@@ -104,6 +107,7 @@ class Report:
             "runs": self.runs,
             "rtol": self.rtol,
             "quantization_error": self.quantization_error,
+            "metric": None if self.metric is None else list(self.metric),
             "problem": self.problem,
             "outputs": outputs,
         }
@@ -128,11 +132,15 @@ class Report:
         return [line for part in text for line in textwrap.wrap(part, WIDTH)]
 
     def _lost(self) -> list[str]:
+        lines = []
+        if self.metric is not None:
+            lines.append("metric {:.6g}, of the original {:.6g}".format(*self.metric[::-1]))
         if self.quantization_error is None:
-            return []
+            return lines
         return [
+            *lines,
             "compared with the original as it computes with rounded operands; from the original "
-            f"itself it is {self.quantization_error:.2e} apart"
+            f"itself it is {self.quantization_error:.2e} apart",
         ]
 
     def _rows(self) -> list[tuple[str, ...]]:

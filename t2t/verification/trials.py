@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +20,7 @@ from t2t.quantization.simulation import FakeQuantized, fake_quantized
 from t2t.verification.metrics import RTOL, measure
 from t2t.verification.report import OutputReport, Report
 
-__all__ = ["verify"]
+__all__ = ["at_edges", "verify"]
 
 # Where sums are made in another order, some numbers tip over to the next step of int8, one in 127;
 # what is half before it is rounded tips over everywhere, so that all of rounding's error shows.
@@ -38,6 +39,9 @@ def verify(
     seed: int = 0,
     raise_on_error: bool = False,
     require_engine: bool = False,
+    metric: Callable[[Any, Any], Any] | None = None,
+    data: Iterable[tuple[Any, Any]] | None = None,
+    metric_drop: float | None = None,
 ) -> Report:
     """Compare a converted module with the original, on the given and on random inputs.
 
@@ -66,6 +70,13 @@ def verify(
         raise_on_error: raise if the outputs differ, instead of only reporting it.
         require_engine: raise if the engine does not run here, instead of comparing with what the
             reference executor gives; the environment variable T2T_REQUIRE_ENGINE=1 does the same.
+        metric: the task's own measure, ``metric(outputs, targets)``: a number that is the larger
+            the better, such as the share of right classes. The report has its mean for both
+            modules; outputs in half precision arrive as float32 where the original gives that.
+        data: for the metric, pairs of inputs (as given for one call) and targets; None takes the
+            given inputs, with the original's outputs as targets.
+        metric_drop: how much less than the original's the converted module's metric may be; None
+            allows everything.
 
     Returns:
         The report; it says where the converted module ran.
@@ -83,6 +94,10 @@ def verify(
     default = RTOL.get(precision, RTOL["fp32"])
     if _rounds(module_trt):
         default = _RTOL_ROUNDED.get(precision, default)
+    edges = at_edges(module_trt, torch.zeros(())).dtype
+    half = edges != torch.float32
+    if half:
+        default = max(default, RTOL["bf16" if edges == torch.bfloat16 else "fp16"])
     worst: dict[str, OutputReport] = {}
     apart: dict[str, OutputReport] = {}
     problem = ""
@@ -90,12 +105,15 @@ def verify(
     earlier = [part.last_run for part in parts]
     for run in range(1 + random_inputs):
         call = given if run == 0 else _on_tensors(functools.partial(random_like, generator), given)
+        # What is half for the engine is so for the original, as far as its numbers go.
+        call = _floats(at_edges(module_trt, call)) if half else call
         with preserved(module):
             original = _call(module, call)
             expected = original if rounded is None else _call(rounded, call)
         try:
             with _requiring(parts, require_engine), _at_first(parts):
-                got = _call(module_trt, call)
+                got = _call(module_trt, at_edges(module_trt, call))
+                got = _floats(got) if half else got
         except T2TError as error:
             if isinstance(error, EngineError) and (require_engine or engine_required()):
                 raise
@@ -116,10 +134,49 @@ def verify(
         for part, before in zip(parts, earlier, strict=True)
         if part.ran_on is not None and part.last_run is not before
     )
-    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on, lost)
+    tasks = None
+    if metric is not None and not problem:
+        pairs = [(given, None)] if data is None else [(arguments(x), y) for x, y in data]
+        tasks = _scores(module, module_trt, metric, pairs)
+        ok = ok and (metric_drop is None or tasks[0] - tasks[1] <= metric_drop)
+    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on, lost, tasks)
     if raise_on_error and not ok:
         raise VerificationError(str(report))
     return report
+
+
+def at_edges(module: Any, call: Any) -> Any:
+    """Return inputs of the original as a converted module takes them, which may be in half."""
+    name = module.details.get("low_precision_io") if isinstance(module, TRTModule) else None
+    low = getattr(torch, name) if name else torch.float32
+    return _on_tensors(lambda x: x.to(low) if x.dtype == torch.float32 else x, call)
+
+
+def _floats(tree: Any) -> Any:
+    return _on_tensors(lambda x: x.float() if x.is_floating_point() else x, tree)
+
+
+def _scores(
+    module: Callable[..., Any],
+    module_trt: Callable[..., Any],
+    metric: Callable[[Any, Any], Any],
+    pairs: Iterable[tuple[Any, Any]],
+) -> tuple[float, float]:
+    """Return the mean of a metric for the original and for the converted module."""
+    half = at_edges(module_trt, torch.zeros(())).dtype != torch.float32
+    scores: list[tuple[float, float]] = []
+    for call, targets in pairs:
+        call = _floats(call) if half else call
+        with preserved(module):
+            expected = _call(module, call)
+        got = _call(module_trt, at_edges(module_trt, call))
+        got = _floats(got) if half else got
+        wanted = expected if targets is None else targets
+        scores.append((float(metric(expected, wanted)), float(metric(got, wanted))))
+    if not scores:
+        raise VerificationError("data: there is no pair of inputs and targets for the metric")
+    first, second = zip(*scores, strict=True)
+    return statistics.fmean(first), statistics.fmean(second)
 
 
 def _rounds(module: Any) -> bool:
