@@ -28,7 +28,7 @@ COUNTED = (torch.float32, torch.int32, torch.int64)
 
 
 def _filled(net: Network, value: Any) -> NetworkTensor:
-    """Give the operator's result: one number, repeated."""
+    """Return the operator's result: one number, repeated."""
     return net.expand(net.tensor(value, net.output.dtype), net.output.shape)
 
 

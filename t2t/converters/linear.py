@@ -42,7 +42,7 @@ def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> Ne
 
 
 def _is_sum(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> bool:
-    """Say whether a product is better off as its terms: where few are float32 in a half network.
+    """Return whether a product is better off as its terms: where few are float32 in a half network.
 
     TensorRT-RTX has no products of float32 matrices for Turing, whose networks are all half.
     """

@@ -415,10 +415,10 @@ def _layers(
             after = step(net, gates, _product(net, before[0], of.hidden, inside), before)
             if of.projection is not None:
                 after[0] = _product(net, after[0], of.projection)
-            for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            for number, (old, new) in enumerate(zip(before, after, strict=True)):
                 loop.set_next(old, new)
-                if net.is_used(1 + place):
-                    last[place].append(net.unsqueeze(loop.last_value(old), [0]))
+                if net.is_used(1 + number):
+                    last[number].append(net.unsqueeze(loop.last_value(old), [0]))
             if layer < given.num_layers - 1 or net.is_used(0):
                 outputs.append(loop.concatenate(after[0], axis, reverse))
         output = net.add_concatenation(outputs, 2) if outputs else None

@@ -250,76 +250,41 @@ def _needs_formula(input: torch.Tensor, output_size: Any, *args: Any) -> bool:
     "torch._C._nn.upsample_trilinear3d",
     meta=functools.partial(_output, _LINEAR, _needs_formula),
 )
-def upsample_linear(
-    net: Network,
-    input: torch.Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
+def upsample_linear(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
-    scales = _scales(input, output_size, scale_factors)
-    return resize_smooth(net, input, scales, "bilinear", align_corners)
+    return _smooth(net, input, "bilinear", *args)
 
 
 @converter(
     "torch._C._nn.upsample_bicubic2d",
     meta=functools.partial(_output, ["upsample_bicubic2d"], _needs_formula),
 )
-def upsample_bicubic(
-    net: Network,
-    input: torch.Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
+def upsample_bicubic(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller)."""
-    scales = _scales(input, output_size, scale_factors)
-    return resize_smooth(net, input, scales, "bicubic", align_corners)
+    return _smooth(net, input, "bicubic", *args)
 
 
 @converter(
     "torch._C._nn._upsample_bilinear2d_aa",
     meta=functools.partial(_output, ["_upsample_bilinear2d_aa"], None),
 )
-def upsample_bilinear_aa(
-    net: Network,
-    input: torch.Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
+def upsample_bilinear_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
-    scales = _scales(input, output_size, scale_factors)
-    return resize_by_weights(net, input, scales, "bilinear", align_corners, antialias=True)
+    return _antialiased(net, input, "bilinear", *args)
 
 
 @converter(
     "torch._C._nn._upsample_bicubic2d_aa",
     meta=functools.partial(_output, ["_upsample_bicubic2d_aa"], None),
 )
-def upsample_bicubic_aa(
-    net: Network,
-    input: torch.Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
+def upsample_bicubic_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
-    scales = _scales(input, output_size, scale_factors)
-    return resize_by_weights(net, input, scales, "bicubic", align_corners, antialias=True)
+    return _antialiased(net, input, "bicubic", *args)
 
 
-def upsample_lanczos_aa(
-    net: Network,
-    input: torch.Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
+def upsample_lanczos_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
-    scales = _scales(input, output_size, scale_factors)
-    return resize_by_weights(net, input, scales, "lanczos", align_corners, antialias=True)
+    return _antialiased(net, input, "lanczos", *args)
 
 
 if hasattr(torch._C._nn, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
@@ -327,6 +292,30 @@ if hasattr(torch._C._nn, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
         "torch._C._nn._upsample_lanczos2d_aa",
         meta=functools.partial(_output, ["_upsample_lanczos2d_aa"], None),
     )(upsample_lanczos_aa)
+
+
+def _smooth(
+    net: Network,
+    input: torch.Tensor,
+    mode: str,
+    output_size: Any,
+    align_corners: bool,
+    scale_factors: Any = None,
+) -> NetworkTensor:
+    scales = _scales(input, output_size, scale_factors)
+    return resize_smooth(net, input, scales, mode, align_corners)
+
+
+def _antialiased(
+    net: Network,
+    input: torch.Tensor,
+    mode: str,
+    output_size: Any,
+    align_corners: bool,
+    scale_factors: Any = None,
+) -> NetworkTensor:
+    scales = _scales(input, output_size, scale_factors)
+    return resize_by_weights(net, input, scales, mode, align_corners, antialias=True)
 
 
 def _is_exact(size: Any, count: Any, scale: float) -> bool:
