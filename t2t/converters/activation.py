@@ -213,6 +213,7 @@ def prelu(net: Network, self: torch.Tensor, weight: torch.Tensor) -> NetworkTens
     return net.add_parametric_relu(self, weight)
 
 
+# The function, for its operator draws random numbers, and gets a tensor for them.
 @converter("torch.rrelu")
 def rrelu(
     net: Network,

@@ -6,69 +6,75 @@ from typing import Any
 
 import torch
 
-from t2t.converters._channels import normalized, normalized_by
+from t2t.converters._channels import agrees, normalized, normalized_by
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["batch_norm", "batch_norm_by_batch", "batch_norm_no_training"]
-
-_Results = tuple[NetworkTensor, None, None]
+__all__ = ["batch_norm", "batch_norm_eval", "batch_norm_train"]
 
 
-def _output(
+def _batch_norm_output(
     input: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Any:
-    """Compute the fake results by running statistics; a formula takes other calls apart."""
+    del momentum, eps
     if training or running_mean is None or running_var is None:
+        # It may write the running statistics, which only operators do in a way that is seen.
         return NotImplemented
-    return _no_training_output(input, weight, bias, running_mean, running_var, momentum, eps)
+    if not agrees(input, running_mean, running_var, weight, bias):
+        return NotImplemented
+    return torch.empty_like(input)
 
 
-def _no_training_output(input: torch.Tensor, *_args: Any) -> tuple[torch.Tensor, ...]:
-    return torch.empty_like(input), input.new_empty(0), input.new_empty(0)
-
-
-@converter("aten::native_batch_norm", meta=_output)
+# The function, for a trace takes half as long as with its operator, and models are full of it.
+@converter("torch.nn.functional.batch_norm", meta=_batch_norm_output)
 def batch_norm(
     net: Network,
     input: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> NetworkTensor:
+    """Convert batch norm by running statistics to one scale layer.
+
+    With ``training=True`` its operator arrives instead, see `batch_norm_train`.
+    """
+    del training, momentum
+    return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
+
+
+def _eval_output(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor, ...]:
+    return torch.empty_like(input), input.new_empty(0), input.new_empty(0)
+
+
+@converter("aten::_native_batch_norm_legit_no_training", meta=_eval_output)
+def batch_norm_eval(
+    net: Network,
+    input: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     running_mean: torch.Tensor,
     running_var: torch.Tensor,
-    training: bool,
     momentum: float,
     eps: float,
-) -> _Results:
-    """Convert batch norm by running statistics to one scale layer; other results are empty."""
-    del training, momentum
+) -> tuple[NetworkTensor, None, None]:
+    """Convert batch norm by running statistics; torch's other results are empty."""
+    del momentum
     return normalized_by(net, input, running_mean, running_var, weight, bias, eps), None, None
 
 
-@converter("aten::_native_batch_norm_legit_no_training", meta=_no_training_output)
-def batch_norm_no_training(
-    net: Network,
-    input: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    momentum: float,
-    eps: float,
-) -> _Results:
-    """Convert as `batch_norm`."""
-    return batch_norm(net, input, weight, bias, running_mean, running_var, False, momentum, eps)
-
-
 @converter("aten::_native_batch_norm_legit.no_stats", precision="sensitive")
-def batch_norm_by_batch(
+def batch_norm_train(
     net: Network,
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -76,8 +82,17 @@ def batch_norm_by_batch(
     training: bool,
     momentum: float,
     eps: float,
-) -> _Results:
+) -> tuple[NetworkTensor, None, None]:
     """Convert batch norm by the statistics of the batch itself."""
     del training, momentum
     axes = [axis for axis in range(input.ndim) if axis != 1]
     return normalized(net, input, axes, weight, bias, eps), None, None
+
+
+def _moved(net: Network, old: torch.Tensor, new: NetworkTensor, momentum: float) -> NetworkTensor:
+    """Return ``(1 - momentum) * old + momentum * new``."""
+    kept = net.add_elementwise(
+        net.tensor(old, torch.float32), net.tensor(1 - momentum, torch.float32, 1), "PROD"
+    )
+    step = net.add_elementwise(new, net.tensor(momentum, torch.float32, 1), "PROD")
+    return net.add_elementwise(kept, step, "SUM")

@@ -66,6 +66,7 @@ def _precision(output: torch.Tensor, *args: Any) -> Precision:
     return product_precision(math.prod(columns), math.prod(inner))
 
 
+# The function, for PyTorch makes products of three dimensions of it, with reshapes around them.
 @converter("torch.einsum", precision=_precision, meta=_einsum_meta)
 def einsum(net: Network, *args: Any) -> NetworkTensor:
     """Convert a sum of products of two operands, given by an equation or by lists of labels.

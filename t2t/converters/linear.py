@@ -89,6 +89,7 @@ def _linear_precision(
     return product_precision(output.shape[-1] if weight.dim() > 1 else 1)
 
 
+# The function, for PyTorch flattens the batch around its product of matrices.
 @converter("torch.nn.functional.linear", precision=_linear_precision, meta=_linear_meta)
 def linear(
     net: Network, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -117,6 +118,7 @@ def _matmul_precision(output: torch.Tensor, a: torch.Tensor, b: torch.Tensor) ->
     return product_precision(output.shape[-1] if b.dim() > 1 else 1, a.shape[-1])
 
 
+# The functions, for PyTorch repeats what is broadcast, and flattens the batch, around its product.
 @converter(
     "torch.matmul",
     "torch.linalg.matmul",

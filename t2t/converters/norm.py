@@ -46,6 +46,7 @@ def _instance_norm_output(
     return like(input) if several or not use_input_stats else NotImplemented
 
 
+# The function, for PyTorch makes a batch norm of it, of as many channels as samples have together.
 @converter("torch.nn.functional.instance_norm", precision="sensitive", meta=_instance_norm_output)
 def instance_norm(
     net: Network,
@@ -182,6 +183,7 @@ def _rms_output(
     return _last_output(input, normalized_shape, weight, None, eps)
 
 
+# The function, as fewer layers than its operators, and in float32 as a whole.
 @converter("torch.nn.functional.rms_norm", precision="sensitive", meta=_rms_output)
 def rms_norm(
     net: Network,
@@ -213,6 +215,7 @@ def _response_output(
     return like(input) if fits and abs(alpha) <= 1e20 and input.ndim >= 3 else NotImplemented
 
 
+# The function, which is one layer.
 @converter("torch.nn.functional.local_response_norm", precision="sensitive", meta=_response_output)
 def local_response_norm(
     net: Network,
@@ -248,6 +251,7 @@ def _normalize_output(
     return like(input) if plain else NotImplemented
 
 
+# The function, as fewer layers than its operators, and in float32 as a whole.
 @converter("torch.nn.functional.normalize", precision="sensitive", meta=_normalize_output)
 def normalize(
     net: Network,

@@ -55,6 +55,7 @@ def _quantile_output(
     return input.new_empty((*heads, *kept))
 
 
+# The functions, for PyTorch's own code looks at the values of ``q``.
 @converter("torch.quantile", "torch.Tensor.quantile", precision="sensitive", meta=_quantile_output)
 def quantile(
     net: Network,

@@ -179,6 +179,9 @@ def _check_weights(
 # -- the functions ---------------------------------------------------------------------------------
 
 
+# Functions, for PyTorch would unroll them: a loop of TensorRT has one size for every length.
+
+
 @converter("torch._VF.lstm", "torch.lstm", precision="compute", meta=_meta(torch._VF.lstm, gates=4))
 def lstm(
     net: Network,

@@ -23,7 +23,7 @@ __all__ = ["Plan", "Wanted", "planned"]
 # Operators whose formulas hand their product through as it is.
 _THROUGH = ("aten::addmm", "aten::baddbmm", "aten::_convolution")
 # What may stand between a convolution and the addition that takes its result.
-_BETWEEN = ("native_batch_norm", "relu", "relu_", "dropout", "alias", "clone", "detach", "identity")
+_BETWEEN = ("batch_norm", "relu", "relu_", "dropout", "alias", "clone", "detach", "identity")
 BLOCK = 128
 """How many inputs of a linear layer share a scale in int4."""
 
