@@ -10,7 +10,7 @@ import torch
 from t2t.errors import UnsupportedArgumentError
 from t2t.sizes import example_size, is_symbolic, static_size
 
-__all__ = ["agree", "dims", "ntuple", "positive_dim", "require_broadcast", "static_sizes"]
+__all__ = ["agree", "dims", "ntuple", "positive_dim", "require_broadcast"]
 
 
 def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
@@ -31,11 +31,6 @@ def static_number(name: str, value: Any) -> int:
             f"{name}={value}: it depends on a dynamic dimension; TensorRT needs a plain number here"
         )
     return number
-
-
-def static_sizes(x: torch.Tensor) -> tuple[int, ...]:
-    """Return a tensor's shape, which must not be dynamic."""
-    return tuple(static_number("shape", size) for size in x.shape)
 
 
 def agree(*pairs: tuple[Any, Any]) -> bool:
