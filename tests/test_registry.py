@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import linalg, nn
+from torch import library, linalg, nn
 from torch.linalg import det
 
 import t2t
@@ -261,9 +261,11 @@ def test_the_advice_can_be_followed() -> None:
 
 # -- formulas --------------------------------------------------------------------------------------
 
-LIBRARY = torch.library.Library("t2t_test_formulas", "FRAGMENT")
-LIBRARY.define("swish(Tensor x, float beta=1.0, *, bool twice=False) -> Tensor")
-LIBRARY.define("pair(Tensor x) -> (Tensor, Tensor)")
+library.define(
+    "t2t_test_formulas::swish",
+    "(Tensor x, float beta=1.0, *, bool twice=False) -> Tensor",
+)
+library.define("t2t_test_formulas::pair", "(Tensor x) -> (Tensor, Tensor)")
 
 
 def swish(x: torch.Tensor, beta: float = 1.0, *, twice: bool = False) -> torch.Tensor:
@@ -275,9 +277,9 @@ def pair(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x.sin(), x.cos()
 
 
-for key in ("CPU", "Meta"):
-    LIBRARY.impl("swish", swish, key)
-    LIBRARY.impl("pair", pair, key)
+for name, function in (("swish", swish), ("pair", pair)):
+    library.impl(f"t2t_test_formulas::{name}", "cpu", function)
+    library.register_fake(f"t2t_test_formulas::{name}", function)
 
 OPS = torch.ops.t2t_test_formulas
 

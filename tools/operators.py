@@ -1,4 +1,4 @@
-"""Write docs/operators.md: every operator that has a converter of its own.
+"""Write docs/operators.md: every operator that has a converter or a formula.
 
 python tools/operators.py          writes the file
 python tools/operators.py --check  exits with 1 where it is out of date
@@ -24,11 +24,11 @@ HEAD = """# Operators
 
 Written by `python tools/operators.py` from the registry; do not edit.
 
-Torch functions are converted as they are called; every other call arrives as an ATen operator.
-In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. The last part lists
-operators that t2t computes by other ones, with a formula. An operator that is not listed is
-decomposed by PyTorch's own formulas into ones that are; only what remains is unsupported, and
-`t2t.missing_operators(model, inputs)` lists that.
+The torch functions listed here are converted as they are called; every other call arrives as an
+ATen operator. In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. The
+last part lists operators that t2t computes by other ones, with a formula. An operator that is not
+listed is decomposed by PyTorch's own formulas into ones that are; only what remains is unsupported,
+and `t2t.missing_operators(model, inputs)` lists that.
 
 "fp16" says what `fp16=True` makes of an operator: *half* computes in half precision (products of
 fewer than eight columns follow), *fp32* stays in float32, *follows* promotes as torch does: half

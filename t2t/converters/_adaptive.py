@@ -61,7 +61,7 @@ def adaptive(
 
 
 def _ratio(size: Any, count: Any) -> int:
-    """Give the size of all windows, or 1 where they differ or are not known."""
+    """Return the size of all windows, or 1 where they differ or are not known."""
     return times(size, count) or 1
 
 

@@ -10,11 +10,11 @@ import torch
 from t2t.errors import UnsupportedArgumentError
 from t2t.sizes import example_size, is_symbolic, static_size
 
-__all__ = ["agree", "dims", "ntuple", "positive_dim", "require_broadcast", "static_sizes"]
+__all__ = ["agree", "dims", "ntuple", "positive_dim", "require_broadcast"]
 
 
 def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
-    """Give an int, or a sequence of 1 or ``n`` ints, as a tuple of ``n``."""
+    """Return an int, or a sequence of 1 or ``n`` ints, as a tuple of ``n``."""
     numbers = tuple(value) if isinstance(value, Sequence) else (value,)
     if len(numbers) == 1:
         numbers *= n
@@ -24,7 +24,7 @@ def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
 
 
 def static_number(name: str, value: Any) -> int:
-    """Give a number that the engine must know when it is built."""
+    """Return a number that the engine must know when it is built."""
     number = static_size(value)
     if number is None:
         raise UnsupportedArgumentError(
@@ -33,13 +33,8 @@ def static_number(name: str, value: Any) -> int:
     return number
 
 
-def static_sizes(x: torch.Tensor) -> tuple[int, ...]:
-    """Give a tensor's shape, which must not be dynamic."""
-    return tuple(static_number("shape", size) for size in x.shape)
-
-
 def agree(*pairs: tuple[Any, Any]) -> bool:
-    """Say whether the two sizes of each pair are equal; dynamic ones are required to be."""
+    """Return whether the two sizes of each pair are equal; dynamic ones are required to be."""
     for size, wanted in pairs:
         if is_symbolic(size) or is_symbolic(wanted):
             torch._check(size == wanted, lambda: f"a size is {size}, but must be {wanted}")  # noqa: B023
@@ -72,7 +67,7 @@ def positive_dim(dim: int, rank: int) -> int:
 
 
 def dims(dim: Any, rank: int) -> tuple[int, ...]:
-    """Give one dimension, several, or all (None or empty) as sorted indices from the front."""
+    """Return one dimension, several, or all (None or empty) as sorted indices from the front."""
     if dim is None or (isinstance(dim, Sequence) and not dim):
         return tuple(range(rank))
     several = dim if isinstance(dim, Sequence) else [dim]

@@ -25,7 +25,7 @@ Step = tuple[str, tuple[Any, ...]]
 
 
 def step_of(converter: Converter | None, args: Sequence[Any], output: Any) -> Step | None:
-    """Give the step that a call is, where it only moves elements; None for any other call.
+    """Return the step that a call is, where it only moves elements; None for any other call.
 
     Args:
         converter: its converter; a user's own is never a step.
@@ -135,7 +135,7 @@ def _layers(sizes: Sequence[Any], steps: Sequence[Step]) -> Iterator[_Layer]:
 
 
 def _composed(order: Sequence[int] | None, then: Sequence[int]) -> Sequence[int] | None:
-    """Give one permutation for two, None for one that changes nothing."""
+    """Return one permutation for two, None for one that changes nothing."""
     both = list(then) if order is None else [order[axis] for axis in then]
     return None if both == sorted(both) else both
 

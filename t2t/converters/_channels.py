@@ -17,7 +17,7 @@ HALF_MAX = torch.finfo(torch.float16).max
 
 
 def like(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
-    """Give the fake output of a normalization: as its input.
+    """Return the fake output of a normalization: as its input.
 
     Under autocast the function's own operators are converted, with the casts that torch inserts.
     """
@@ -94,7 +94,7 @@ def _normalized_by_traced(
 
 
 def _channel_operand(net: Network, x: torch.Tensor, rank: int) -> NetworkTensor:
-    """Give a value for each channel so that it broadcasts to an input of ``rank``."""
+    """Return a value for each channel so that it broadcasts to an input of ``rank``."""
     sizes = (1, x.shape[0], *[1] * (rank - 2))
     return net.reshape(x, sizes) if net.is_traced(x) else net.tensor(x.detach().reshape(sizes))
 

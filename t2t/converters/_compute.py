@@ -41,7 +41,7 @@ def product_precision(columns: Any = _TILE, terms: Any = _TILE) -> Precision:
 
 
 def is_less(size: Any, limit: int) -> bool:
-    """Say whether a size, perhaps symbolic, is known to be less than a number."""
+    """Return whether a size, perhaps symbolic, is known to be less than a number."""
     known = static_size(size)
     return known is not None and known < limit
 
@@ -53,7 +53,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def narrowed(net: Network, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
-    """Give an integer result in a narrower type as torch does: bytes keep their low bits.
+    """Return an integer result in a narrower type as torch does: bytes keep their low bits.
 
     TensorRT does not say what its cast makes of a number that does not fit.
     """
@@ -119,7 +119,7 @@ def binary(
 
 
 def _is_wider(net: Network, x: TensorLike, low: torch.dtype) -> bool:
-    """Say whether an operand has digits, or a size, that a half type has not."""
+    """Return whether an operand has digits, or a size, that a half type has not."""
     if isinstance(x, bool | int | float):
         limits = torch.finfo(low)
         return x != 0 and not limits.smallest_normal <= abs(x) <= limits.max
@@ -145,12 +145,12 @@ def choose(
 
 
 def filled(net: Network, value: bool | int | float) -> NetworkTensor:
-    """Give one number in the result's shape and dtype."""
+    """Return one number in the result's shape and dtype."""
     return net.expand(net.tensor(value, net.output.dtype), net.output.shape)
 
 
 def truth(net: Network, x: TensorLike) -> NetworkTensor:
-    """Give "is not zero" as bool; NaN is not zero."""
+    """Return "is not zero" as bool; NaN is not zero."""
     dtype = net.dtype_of(x) if _is_network_tensor(x) else _dtype_of(x)  # type: ignore[arg-type]
     if dtype == torch.bool:
         return net.tensor(x, torch.bool)
@@ -160,7 +160,7 @@ def truth(net: Network, x: TensorLike) -> NetworkTensor:
 
 
 def is_negative(net: Network, x: NetworkTensor) -> NetworkTensor:
-    """Give the sign bit of floats as bool: negative numbers have it, and -0.0."""
+    """Return the sign bit of floats as bool: negative numbers have it, and -0.0."""
     dtype = net.dtype_of(x)
     is_zero = net.add_elementwise(x, 0.0, "EQUAL", dtype=dtype)
     probe = net.add_select(is_zero, net.add_unary(x, "RECIP"), x)

@@ -13,7 +13,7 @@ __all__ = ["autocast", "batched", "planar", "restored", "squeeze", "window_count
 
 
 def batched(net: Network, x: NetworkTensor, spatial: int) -> NetworkTensor:
-    """Give (C, *spatial) or (N, C, *spatial) as (N, C, *spatial), at least 4-D."""
+    """Return (C, *spatial) or (N, C, *spatial) as (N, C, *spatial), at least 4-D."""
     axes = _added_axes(len(x.shape), spatial)
     return net.unsqueeze(x, axes) if axes else x
 
@@ -36,7 +36,7 @@ def squeeze(net: Network, x: NetworkTensor, axes: Sequence[int]) -> NetworkTenso
     sizes = [size for _, size in kept]
     if sizes.count(-1) > 1:
         # A shuffle infers one size only; others it can copy from the dimension of the same index.
-        if any(size == -1 and index != place for place, (index, size) in enumerate(kept)):
+        if any(size == -1 and axis != new for new, (axis, size) in enumerate(kept)):
             indices = net.tensor(torch.tensor(list(axes), dtype=torch.int64))
             return net.result(net.add("add_squeeze", x, indices))
         sizes = [0 if size == -1 else size for size in sizes]
@@ -44,12 +44,12 @@ def squeeze(net: Network, x: NetworkTensor, axes: Sequence[int]) -> NetworkTenso
 
 
 def planar(numbers: Sequence[int], missing: int) -> tuple[int, ...]:
-    """Give the numbers of one spatial dimension as those of two, the second being ``missing``."""
+    """Return the numbers of one spatial dimension as those of two, the second being ``missing``."""
     return (*numbers, missing) if len(numbers) == 1 else tuple(numbers)
 
 
 def window_count(size: Any, window: int, stride: int, pads: int, up: bool = False) -> Any:
-    """Give how many windows fit into a size, perhaps symbolic, that is padded by ``pads`` in all.
+    """Return how many windows fit into a size, perhaps symbolic, that is padded by ``pads`` in all.
 
     ``window`` is in elements, dilation included; ``up`` lets the last one stand over the end.
     """

@@ -37,7 +37,13 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(
-        cls, n: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+        cls,
+        n: int,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
     ) -> Windows:
         """Bring torch's arguments to tuples of ``n``; a size may be symbolic."""
         size = kernel_size if has_symbol(kernel_size) else ntuple("kernel_size", kernel_size, n)
@@ -46,16 +52,16 @@ class Windows(NamedTuple):
         given = isinstance(stride, int) or bool(stride)
         steps = size if not given else ntuple("stride", stride, n)
         pads, rates = ntuple("padding", padding, n), ntuple("dilation", dilation, n)
-        return cls(size, steps, pads, rates, bool(ceil))
+        return cls(size, steps, pads, rates, bool(ceil_mode))
 
     def counts(self, sizes: Sequence[Any], up: bool | None = None) -> list[Any]:
-        """Give how many windows torch uses in a tensor of these spatial sizes."""
+        """Return how many windows torch uses in a tensor of these spatial sizes."""
         up = self.ceil if up is None else up
         rows = zip(sizes, self.size, self.stride, self.padding, self.dilation, strict=True)
         return [_count(size, d * (k - 1) + 1, s, p, up) for size, k, s, p, d in rows]
 
     def is_whole(self, sizes: Sequence[Any]) -> bool:
-        """Say whether one window is the whole input."""
+        """Return whether one window is the whole input."""
         return same_sizes(self.size, sizes) and not any(self.padding)
 
 
@@ -115,7 +121,7 @@ def _pooling(
 
 
 def _rounded_up(sizes: Sequence[Any], windows: Windows) -> list[Any]:
-    """Give how many windows TensorRT rounds up to."""
+    """Return how many windows TensorRT rounds up to."""
     rows = zip(sizes, windows.size, windows.stride, windows.padding, strict=True)
     return [window_count(size, k, s, 2 * p, up=True) for size, k, s, p in rows]
 

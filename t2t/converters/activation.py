@@ -195,7 +195,7 @@ def threshold(net: Network, self: torch.Tensor, threshold: float, value: float) 
 
 
 def _at_most(net: Network, x: NetworkTensor, bound: TensorLike) -> NetworkTensor:
-    """Give x <= bound, which no NaN is; TensorRT has only "less" and "equal"."""
+    """Return x <= bound, which no NaN is; TensorRT has only "less" and "equal"."""
     limit = net.tensor(bound, net.dtype_of(x), len(x.shape))
     return net.add_elementwise(
         net.add_elementwise(x, limit, "LESS"), net.add_elementwise(x, limit, "EQUAL"), "OR"
@@ -213,6 +213,7 @@ def prelu(net: Network, self: torch.Tensor, weight: torch.Tensor) -> NetworkTens
     return net.add_parametric_relu(self, weight)
 
 
+# The function, for its operator draws random numbers, and gets a tensor for them.
 @converter("torch.rrelu")
 def rrelu(
     net: Network,

@@ -46,6 +46,7 @@ def _meta(
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
+# The function, for each device has an operator of its own, and some have no grouped queries.
 @converter("torch.nn.functional.scaled_dot_product_attention", precision="compute", meta=_meta)
 def scaled_dot_product_attention(
     net: Network,

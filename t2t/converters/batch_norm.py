@@ -32,6 +32,7 @@ def _batch_norm_output(
     return torch.empty_like(input)
 
 
+# The function, for a trace takes half as long as with its operator, and models are full of it.
 @converter("torch.nn.functional.batch_norm", meta=_batch_norm_output)
 def batch_norm(
     net: Network,
@@ -89,7 +90,7 @@ def batch_norm_train(
 
 
 def _moved(net: Network, old: torch.Tensor, new: NetworkTensor, momentum: float) -> NetworkTensor:
-    """Give ``(1 - momentum) * old + momentum * new``."""
+    """Return ``(1 - momentum) * old + momentum * new``."""
     kept = net.add_elementwise(
         net.tensor(old, torch.float32), net.tensor(1 - momentum, torch.float32, 1), "PROD"
     )

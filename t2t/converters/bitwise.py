@@ -78,7 +78,7 @@ def _bit_by_bit(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkT
 
 
 def _bits(net: Network, x: NetworkTensor, powers: torch.Tensor) -> NetworkTensor:
-    """Give the bits of integers along a new last dimension, as bools; division rounds down."""
+    """Return the bits of integers along a new last dimension, as bools; division rounds down."""
     dtype = powers.dtype
     wide = net.unsqueeze(x, [powers.ndim - 1])
     shifted = net.add_elementwise(wide, powers, "FLOOR_DIV", dtype=dtype)
@@ -118,16 +118,16 @@ def _bit_count(net: Network) -> int:
     return int(torch.iinfo(dtype).bits)
 
 
-def _looked_up(net: Network, table: list[int], places: TensorLike) -> TensorLike:
-    """Read a table at places; those that it does not have read its last element."""
+def _looked_up(net: Network, table: list[int], indices: TensorLike) -> TensorLike:
+    """Read a table at indices; those that it does not have read its last element."""
     last = len(table) - 1
     working = working_dtype(net.output.dtype)
     numbers = torch.tensor(table, dtype=torch.int64).to(working)
-    if not net.is_traced(places):
-        known = torch.as_tensor(places)
+    if not net.is_traced(indices):
+        known = torch.as_tensor(indices)
         return numbers[torch.where((known < 0) | (known > last), last, known).long()]
-    dtype = working_dtype(places.dtype) if isinstance(places, torch.Tensor) else torch.int64
-    index = net.tensor(places, dtype)
+    dtype = working_dtype(indices.dtype) if isinstance(indices, torch.Tensor) else torch.int64
+    index = net.tensor(indices, dtype)
     low = net.add_elementwise(index, 0, "LESS", dtype=dtype)
     index = net.add_select(low, net.tensor(last, dtype), index)
     index = net.add_elementwise(index, last, "MIN", dtype=dtype)

@@ -36,7 +36,7 @@ def to_copy(
 
 
 def converted(net: Network, x: torch.Tensor, dtype: torch.dtype) -> NetworkTensor:
-    """Give a traced tensor in another dtype, as torch's casts do."""
+    """Return a traced tensor in another dtype, as torch's casts do."""
     if dtype == x.dtype:
         return net.tensor(x)
     if dtype == torch.bool:

@@ -17,7 +17,7 @@ __all__ = ["eq", "ge", "gt", "le", "lt", "masked_fill", "ne", "where"]
 def _operands(
     net: Network, a: TensorLike, b: TensorLike
 ) -> tuple[NetworkTensor, NetworkTensor, torch.dtype]:
-    """Give two operands at one rank, in the dtype in which torch compares them."""
+    """Return two operands at one rank, in the dtype in which torch compares them."""
     dtype = _common_dtype(a, b)
     a, b = (rounded(operand(net, x, dtype), dtype) for x in (a, b))
     x, y = net.aligned([a, b], dtype if dtype == torch.bool else working_dtype(dtype))

@@ -6,95 +6,61 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from t2t.converters._arguments import agree, ntuple, static_number
 from t2t.converters._compute import is_less
-from t2t.converters._spatial import autocast, batched, planar, restored, window_count
+from t2t.converters._spatial import batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import Precision, converter
 
-__all__ = ["aten_convolution", "conv", "conv_transpose"]
-
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-_OWNERS = ("torch.nn.functional", "torch")
+__all__ = ["convolution"]
 
 
-def _fits(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, channels: Any, maps: Any
-) -> bool:
-    """Return whether the arguments go together; where they do not, torch is to say so.
-
-    Args:
-        input: ([N], C, *spatial).
-        weight: the kernel.
-        bias: one number for each of the result's channels.
-        channels: how many of them the kernel takes.
-        maps: how many it gives.
-    """
-    n = weight.dim() - 2
-    return (
-        input.dim() in (n + 1, n + 2)
-        and input.dtype == weight.dtype
-        and agree((input.shape[-n - 1], channels))
-        and (bias is None or (bias.dtype == input.dtype and same_sizes(bias.shape, (maps,))))
-    )
-
-
-def _positive(sizes: Sequence[Any]) -> bool:
-    """Say whether there is room for a window, which dynamic sizes must have all over."""
-    return all(size > 0 for size in sizes)
-
-
-def _conv_meta(
+def _output(
     input: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Any:
+    bias: torch.Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> torch.Tensor:
+    """Compute the fake result, without PyTorch's questions about sizes and memory."""
     n = weight.dim() - 2
-    if n not in _CONV:
-        return NotImplemented
-    known = autocast(input, _CONV[n], weight, bias, stride, padding, dilation, groups)
-    if known is not None:
-        return known
-    if not _fits(input, weight, bias, weight.shape[1] * groups, weight.shape[0]):
-        return NotImplemented
-    window, steps, rates = weight.shape[2:], ntuple("stride", stride, n), _rates(dilation, n)
-    pre, post = _paddings(padding, window, rates)
-    sizes = [
-        window_count(input.shape[i - n], _extent(window[i], rates[i]), steps[i], pre[i] + post[i])
-        for i in range(n)
-    ]
-    if weight.shape[0] % groups or min(pre) < 0 or not _positive(sizes):
-        return NotImplemented
-    return input.new_empty((*input.shape[: -n - 1], weight.shape[0], *sizes))
-
-
-def _rates(dilation: Any, n: int) -> tuple[int, ...]:
-    return ntuple("dilation", dilation, n)
+    steps, rates = ntuple("stride", stride, n), ntuple("dilation", dilation, n)
+    pads, extra = ntuple("padding", padding, n), ntuple("output_padding", output_padding, n)
+    taken, given = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        taken, given = given, taken
+    rows = list(zip(input.shape[2:], weight.shape[2:], steps, pads, rates, extra, strict=False))
+    sizes: list[Any] = []
+    if transposed:
+        sizes = [(m - 1) * s + _extent(k, d) - 2 * p + e for m, k, s, p, d, e in rows]
+    else:
+        sizes = [window_count(m, _extent(k, d), s, 2 * p) for m, k, s, p, d, _ in rows]
+    fits = (
+        input.dim() == n + 2
+        and input.dtype == weight.dtype
+        and agree((input.shape[1], taken))
+        and (bias is None or (bias.dtype == input.dtype and same_sizes(bias.shape, (given,))))
+        and weight.shape[0] % groups == 0
+        and min(pads) >= 0
+        and (not transposed or all(e < max(s, d) for _, _, s, _, d, e in rows))
+        # There must be room for a window, for all dynamic sizes.
+        and all(size > 0 for size in sizes)
+    )
+    if not fits:
+        # The tracer asks PyTorch, which says what is wrong.
+        raise ValueError("the arguments of a convolution do not go together")
+    return input.new_empty((input.shape[0], given, *sizes))
 
 
 def _extent(window: Any, rate: int) -> Any:
     return rate * (window - 1) + 1
-
-
-def _paddings(padding: Any, window: Sequence[Any], rates: Sequence[int]) -> tuple[Any, Any]:
-    """Give the padding before and after, in elements, from numbers, "same" or "valid"."""
-    n = len(window)
-    if padding == "valid":
-        return (0,) * n, (0,) * n
-    if padding == "same":
-        total = [rate * (k - 1) for k, rate in zip(window, rates, strict=True)]
-        return tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-    both = ntuple("padding", padding, n)
-    return both, both
 
 
 def _precision(
@@ -105,56 +71,51 @@ def _precision(
     return "follow" if is_less(output.shape[1 - weight.dim()], 8) else "compute"
 
 
-@converter(
-    *(f"{owner}.conv{n}d" for owner in _OWNERS for n in _CONV),
-    precision=_precision,
-    meta=_conv_meta,
-)
-def conv(
+@converter("aten::convolution", precision=_precision, meta=_output)
+def convolution(
     net: Network,
     input: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
+    bias: torch.Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
 ) -> NetworkTensor:
-    """Convert ([N], C, *spatial) to ([N], K, *windows); ``weight`` is (K, C / groups, *window).
+    """Convert (N, C, *spatial) to (N, K, *windows), or transposed to (N, K, *larger).
 
-    ``padding`` is in elements per side, or "same" or "valid". Computes in torch's result type.
+    ``weight`` is (K, C / groups, *window), transposed (C, K / groups, *window); ``padding`` and
+    ``output_padding`` are in elements.
     """
-    _check_dtype(net)
+    if not net.output.dtype.is_floating_point:
+        raise UnsupportedArgumentError(
+            f"dtype={net.output.dtype}: TensorRT's convolutions are of floating types only"
+        )
+    for size in weight.shape[2:]:
+        static_number("kernel_size", size)
     n = weight.dim() - 2
-    window, rates = _window(weight), _rates(dilation, n)
-    pre, post = _paddings(padding, window, rates)
-    x = net.tensor(input, net.output.dtype)
+    steps, rates = ntuple("stride", stride, n), ntuple("dilation", dilation, n)
+    pads = ntuple("padding", padding, n)
+    if transposed:
+        extra = ntuple("output_padding", output_padding, n)
+        return _transposed(net, input, weight, bias, steps, pads, rates, extra, groups)
     y = net.add_convolution_nd(
-        batched(net, x, n),
+        batched(net, net.tensor(input, net.output.dtype), n),
         _kernel(net, weight),
         bias,
-        stride=planar(ntuple("stride", stride, n), 1),
-        pre_padding=planar(pre, 0),
-        post_padding=planar(post, 0),
+        stride=planar(steps, 1),
+        pre_padding=planar(pads, 0),
+        post_padding=planar(pads, 0),
         dilation=planar(rates, 1),
         groups=groups,
     )
     return restored(net, y, input.dim(), n)
 
 
-def _check_dtype(net: Network) -> None:
-    if not net.output.dtype.is_floating_point:
-        raise UnsupportedArgumentError(
-            f"dtype={net.output.dtype}: TensorRT's convolutions are of floating types only"
-        )
-
-
-def _window(weight: torch.Tensor) -> tuple[int, ...]:
-    return tuple(static_number("kernel_size", size) for size in weight.shape[2:])
-
-
 def _kernel(net: Network, weight: torch.Tensor) -> Any:
-    """Give a kernel at least two spatial dimensions."""
+    """Return a kernel at least two spatial dimensions."""
     if weight.dim() > 3:
         return weight
     if net.is_traced(weight):
@@ -162,67 +123,19 @@ def _kernel(net: Network, weight: torch.Tensor) -> Any:
     return weight.unsqueeze(3)
 
 
-def _transposed_meta(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Any:
-    n = weight.dim() - 2
-    if n not in _TRANSPOSED:
-        return NotImplemented
-    arguments = (stride, padding, output_padding, groups, dilation)
-    known = autocast(input, _TRANSPOSED[n], weight, bias, *arguments)
-    if known is not None:
-        return known
-    if not _fits(input, weight, bias, weight.shape[0], weight.shape[1] * groups):
-        return NotImplemented
-    steps, pads = ntuple("stride", stride, n), ntuple("padding", padding, n)
-    extra, rates = ntuple("output_padding", output_padding, n), _rates(dilation, n)
-    sizes = [
-        (input.shape[i - n] - 1) * steps[i]
-        + _extent(weight.shape[2 + i], rates[i])
-        - 2 * pads[i]
-        + extra[i]
-        for i in range(n)
-    ]
-    room = all(e < max(s, d) for e, s, d in zip(extra, steps, rates, strict=True))
-    if weight.shape[0] % groups or min(pads) < 0 or not room or not _positive(sizes):
-        return NotImplemented
-    channels = weight.shape[1] * groups
-    return input.new_empty((*input.shape[: -n - 1], channels, *sizes))
-
-
-@converter(
-    *(f"{owner}.conv_transpose{n}d" for owner in _OWNERS for n in _CONV),
-    precision=_precision,
-    meta=_transposed_meta,
-)
-def conv_transpose(
+def _transposed(
     net: Network,
     input: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
+    bias: torch.Tensor | None,
+    steps: Sequence[int],
+    pads: Sequence[int],
+    rates: Sequence[int],
+    extra: Sequence[int],
+    groups: int,
 ) -> NetworkTensor:
-    """Convert ([N], C, *spatial) to ([N], K, *larger); ``weight`` is (C, K / groups, *window).
-
-    ``padding`` elements are cut from each side of the result, ``output_padding`` fewer from its
-    end. Computes in torch's result type.
-    """
-    _check_dtype(net)
-    n = weight.dim() - 2
-    steps, pads = ntuple("stride", stride, n), ntuple("padding", padding, n)
-    extra, rates = ntuple("output_padding", output_padding, n), _rates(dilation, n)
-    _window(weight)
+    """Add a deconvolution; ``pads`` elements are cut from each side, ``extra`` fewer at the end."""
+    n = len(steps)
     # TensorRT-RTX has no bf16 deconvolution.
     bf16 = net.compute_dtype(net.output.dtype) == torch.bfloat16
     if bf16 and bias is not None and net.is_traced(bias):
@@ -254,7 +167,7 @@ def conv_transpose(
 
 
 def _dilated(net: Network, weight: torch.Tensor, rates: Sequence[int]) -> torch.Tensor:
-    """Give a kernel with zeros between its elements."""
+    """Return a kernel with zeros between its elements."""
     if net.is_traced(weight):
         raise UnsupportedArgumentError(
             f"dilation={tuple(rates)}: with a stride and a kernel that depends on the input, "
@@ -262,8 +175,8 @@ def _dilated(net: Network, weight: torch.Tensor, rates: Sequence[int]) -> torch.
         )
     window = [_extent(k, rate) for k, rate in zip(weight.shape[2:], rates, strict=True)]
     wide = weight.new_zeros((*weight.shape[:2], *window))
-    places: tuple[Any, ...] = (..., *(slice(None, None, rate) for rate in rates))
-    wide[places] = weight.detach()
+    elements: tuple[Any, ...] = (..., *(slice(None, None, rate) for rate in rates))
+    wide[elements] = weight.detach()
     return wide
 
 
@@ -278,24 +191,3 @@ def _extended(
     return net.add_slice(
         x, [0] * input.dim(), [*input.shape[:fixed], *sizes], mode="FILL", fill=0.0
     )
-
-
-@converter("aten::convolution", precision=_precision)
-def aten_convolution(
-    net: Network,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> NetworkTensor:
-    """Convert a convolution that was captured before torch's functions were patched."""
-    if transposed:
-        return conv_transpose(
-            net, input, weight, bias, stride, padding, output_padding, groups, dilation
-        )
-    return conv(net, input, weight, bias, stride, padding, dilation, groups)

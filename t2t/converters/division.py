@@ -135,7 +135,7 @@ def _parts(net: Network, x: NetworkTensor) -> list[NetworkTensor]:
 def _floor_parts(
     net: Network, a: NetworkTensor, b: NetworkTensor
 ) -> tuple[NetworkTensor, NetworkTensor]:
-    """Give ``floor(a / b)`` and what is left, which has the sign of ``b``."""
+    """Return ``floor(a / b)`` and what is left, which has the sign of ``b``."""
     dtype = net.dtype_of(a)
     quotient, rest = _divided(net, a, b)
     a_below, b_below, rest_below = (

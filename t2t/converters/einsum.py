@@ -18,7 +18,7 @@ __all__ = ["einsum"]
 
 
 def _parsed(args: Sequence[Any]) -> tuple[list[str], str | None, list[torch.Tensor]]:
-    """Give the labels of the operands and of the result (None: all that occur once)."""
+    """Return the labels of the operands and of the result (None: all that occur once)."""
     if isinstance(args[0], str):
         rest = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
         terms, arrow, result = args[0].replace(" ", "").partition("->")
@@ -66,6 +66,7 @@ def _precision(output: torch.Tensor, *args: Any) -> Precision:
     return product_precision(math.prod(columns), math.prod(inner))
 
 
+# The function, for PyTorch makes products of three dimensions of it, with reshapes around them.
 @converter("torch.einsum", precision=_precision, meta=_einsum_meta)
 def einsum(net: Network, *args: Any) -> NetworkTensor:
     """Convert a sum of products of two operands, given by an equation or by lists of labels.
@@ -144,7 +145,7 @@ def _matrix(
     second: Sequence[str],
     sizes: dict[str, Any],
 ) -> tuple[NetworkTensor, str]:
-    """Give an operand as (batch, first, second), or TRANSPOSEd where it lies so already."""
+    """Return an operand as (batch, first, second), or TRANSPOSEd where it lies so already."""
     term, x = labelled
     turned = list(term) == [*batch, *second, *first] and list(term) != [*batch, *first, *second]
     parts = (second, first) if turned else (first, second)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from t2t.converters._compute import choose
-from t2t.converters._places import count
+from t2t.converters._indices import count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
@@ -69,7 +69,7 @@ def embedding_bag(
 def _members(
     net: Network, offsets: torch.Tensor, bags: int, number: int, include_last_offset: bool
 ) -> NetworkTensor:
-    """Say which place of the indices is in which bag: bool, (bags, places)."""
+    """Say which position of the indices is in which bag: bool, (bags, positions)."""
     begins = net.tensor(offsets, torch.int64)
     if include_last_offset:
         ends = net.narrow(begins, 0, 1, bags)
@@ -79,9 +79,9 @@ def _members(
         ends = (
             net.add_concatenation([net.narrow(begins, 0, 1, bags - 1), end], 0) if bags > 1 else end
         )
-    places = torch.arange(number).unsqueeze(0)
-    before = net.add_elementwise(places, net.unsqueeze(begins, [1]), "LESS")
-    behind = net.add_elementwise(places, net.unsqueeze(ends, [1]), "LESS")
+    positions = torch.arange(number).unsqueeze(0)
+    before = net.add_elementwise(positions, net.unsqueeze(begins, [1]), "LESS")
+    behind = net.add_elementwise(positions, net.unsqueeze(ends, [1]), "LESS")
     return net.add_elementwise(net.add_unary(before, "NOT"), behind, "AND")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from t2t.converters._compute import filled
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
@@ -27,11 +28,6 @@ COUNTED = (torch.float32, torch.int32, torch.int64)
 """The dtypes that an IFillLayer counts in."""
 
 
-def _filled(net: Network, value: Any) -> NetworkTensor:
-    """Give the operator's result: one number, repeated."""
-    return net.expand(net.tensor(value, net.output.dtype), net.output.shape)
-
-
 @converter("aten::full")
 def full(
     net: Network, size: Any, fill_value: Any, dtype: Any = None, layout: Any = None,
@@ -39,7 +35,7 @@ def full(
 ) -> NetworkTensor:  # fmt: skip
     """Convert to a slice layer that repeats one constant."""
     del size, dtype, layout, device, pin_memory
-    return _filled(net, fill_value)
+    return filled(net, fill_value)
 
 
 @converter("aten::full_like")
@@ -49,7 +45,7 @@ def full_like(
 ) -> NetworkTensor:  # fmt: skip
     """Convert as `full`; ``zeros_like`` and ``ones_like`` become this."""
     del self, dtype, layout, device, pin_memory, memory_format
-    return _filled(net, fill_value)
+    return filled(net, fill_value)
 
 
 @converter("aten::empty")
@@ -59,7 +55,7 @@ def empty(
 ) -> NetworkTensor:  # fmt: skip
     """Convert to zeros: any numbers are right, and a model writes before it reads."""
     del size, dtype, layout, device, pin_memory, memory_format
-    return _filled(net, 0)
+    return filled(net, 0)
 
 
 @converter("aten::empty_like")
@@ -69,7 +65,7 @@ def empty_like(
 ) -> NetworkTensor:  # fmt: skip
     """Convert as `empty`."""
     del self, dtype, layout, device, pin_memory, memory_format
-    return _filled(net, 0)
+    return filled(net, 0)
 
 
 @converter("aten::empty_strided")
@@ -79,7 +75,7 @@ def empty_strided(
 ) -> NetworkTensor:  # fmt: skip
     """Convert as `empty`; a network's tensors have no strides."""
     del size, stride, dtype, layout, device, pin_memory
-    return _filled(net, 0)
+    return filled(net, 0)
 
 
 @converter("aten::scalar_tensor")

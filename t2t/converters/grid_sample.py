@@ -1,4 +1,4 @@
-"""Sampling of images at given places."""
+"""Sampling of images at given points."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _MODES = ("LINEAR", "NEAREST", "CUBIC")
 _PADDINGS = ("FILL", "CLAMP", "REFLECT")
 
 
+# The function too, as on a GPU PyTorch makes cuDNN's operator of it.
 @converter(
     "torch.grid_sampler", "aten::grid_sampler_2d", "aten::grid_sampler_3d", precision="sensitive"
 )
@@ -29,9 +30,9 @@ def grid_sample(
     padding_mode: int,
     align_corners: bool,
 ) -> NetworkTensor:
-    """Convert (N, C, *spatial) and places (N, *out, 2 or 3) in [-1, 1] to (N, C, *out).
+    """Convert (N, C, *spatial) and points (N, *out, 2 or 3) in [-1, 1] to (N, C, *out).
 
-    Places are computed in float32: in half precision they would miss by whole pixels.
+    Points are computed in float32: in half precision they would miss by whole pixels.
     """
     return net.add_grid_sample(
         input,
@@ -50,23 +51,19 @@ def _affine_meta(
     return theta.new_empty((size[0], *size[2:], theta.shape[1]))
 
 
-@converter(
-    "torch.nn.functional.affine_grid",
-    "torch.affine_grid_generator",
-    precision="sensitive",
-    meta=_affine_meta,
-)
+# The function, as PyTorch's own code decides on the size of the batch.
+@converter("torch.nn.functional.affine_grid", precision="sensitive", meta=_affine_meta)
 def affine_grid(
     net: Network, theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
 ) -> NetworkTensor:
-    """Convert (N, n, n + 1) to places (N, *spatial, n) for an image of ``size`` (N, C, *spatial).
+    """Convert (N, n, n + 1) to points (N, *spatial, n) for an image of ``size`` (N, C, *spatial).
 
     ``n`` is 2 or 3; the sizes of the image must be plain numbers.
     """
     spatial = [static_number("size", number) for number in size[2:]]
     n = len(spatial)
     same = torch.eye(n, n + 1).unsqueeze(0)
-    places = torch.affine_grid_generator(same, [1, 1, *spatial], bool(align_corners)).reshape(-1, n)
-    points = torch.cat([places, torch.ones(len(places), 1)], 1)
+    points = torch.affine_grid_generator(same, [1, 1, *spatial], bool(align_corners)).reshape(-1, n)
+    points = torch.cat([points, torch.ones(len(points), 1)], 1)
     moved = net.add_matrix_multiply(points, theta, "NONE", "TRANSPOSE", dtype=theta.dtype)
     return net.reshape(moved, net.output.shape)

@@ -1,4 +1,4 @@
-"""Operators that read some elements of a tensor: slices, and elements at given places."""
+"""Operators that read some elements of a tensor: slices, and elements at given indices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from t2t.converters._arguments import positive_dim
-from t2t.converters._places import (
+from t2t.converters._indices import (
     bounded,
     check_elements,
     check_range,
     integer_indices,
     known_indices,
-    places,
+    points,
     wrapped,
     wrapped_tensor,
 )
@@ -45,8 +45,8 @@ def slice_(
 def select(net: Network, self: torch.Tensor, dim: int, index: Any) -> NetworkTensor:
     """Convert to one gather layer with a scalar index."""
     axis = positive_dim(dim, self.ndim)
-    place = wrapped("index", index, self.shape[axis])
-    return net.add_gather(self, net.tensor(place, torch.int64), axis)
+    position = wrapped("index", index, self.shape[axis])
+    return net.add_gather(self, net.tensor(position, torch.int64), axis)
 
 
 def _select_shape(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
@@ -95,9 +95,9 @@ def index(
     numbers = integer_indices(net, self, indices)
     axes = [axis for axis, number in enumerate(numbers) if number is not None]
     if len(axes) == 1:
-        place = wrapped_tensor(net, numbers[axes[0]], self.shape[axes[0]])  # type: ignore[arg-type]
-        return net.add_gather(self, place, axes[0])
-    found = places(net, self, numbers)
+        position = wrapped_tensor(net, numbers[axes[0]], self.shape[axes[0]])  # type: ignore[arg-type]
+        return net.add_gather(self, position, axes[0])
+    found = points(net, self, numbers)
     taken = net.add_gather(net.transpose(self, found.order), found.coordinates, mode="ND")
     return net.transpose(taken, found.result_order(net.output.ndim))
 
@@ -134,5 +134,5 @@ def _take_shape(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 @converter("aten::take", meta=_take_shape)
 def take(net: Network, self: torch.Tensor, index: torch.Tensor) -> NetworkTensor:
     """Convert to one gather layer of the flattened tensor."""
-    place = wrapped_tensor(net, index, self.numel())
-    return net.add_gather(net.reshape(self, [self.numel()]), place, 0)
+    position = wrapped_tensor(net, index, self.numel())
+    return net.add_gather(net.reshape(self, [self.numel()]), position, 0)

@@ -42,7 +42,7 @@ def product(net: Network, a: TensorLike, b: TensorLike, op1: str = "NONE") -> Ne
 
 
 def _is_sum(net: Network, a: NetworkTensor, b: NetworkTensor, op1: str) -> bool:
-    """Say whether a product is better off as its terms: where few are float32 in a half network.
+    """Return whether a product is better off as its terms: where few are float32 in a half network.
 
     TensorRT-RTX has no products of float32 matrices for Turing, whose networks are all half.
     """
@@ -89,6 +89,7 @@ def _linear_precision(
     return product_precision(output.shape[-1] if weight.dim() > 1 else 1)
 
 
+# The function, for PyTorch flattens the batch around its product of matrices.
 @converter("torch.nn.functional.linear", precision=_linear_precision, meta=_linear_meta)
 def linear(
     net: Network, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -117,6 +118,7 @@ def _matmul_precision(output: torch.Tensor, a: torch.Tensor, b: torch.Tensor) ->
     return product_precision(output.shape[-1] if b.dim() > 1 else 1, a.shape[-1])
 
 
+# The functions, for PyTorch repeats what is broadcast, and flattens the batch, around its product.
 @converter(
     "torch.matmul",
     "torch.linalg.matmul",

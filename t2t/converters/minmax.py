@@ -42,7 +42,7 @@ def _is_float(net: Network) -> bool:
 
 
 def _extreme(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkTensor:
-    """Give the greater ("MAX") or smaller ("MIN") of two; NaN where one of them is NaN."""
+    """Return the greater ("MAX") or smaller ("MIN") of two; NaN where one of them is NaN."""
     dtype = net.output.dtype
     if not dtype.is_floating_point:
         return binary(net, op, a, b)

@@ -22,8 +22,6 @@ __all__ = [
     "instance_norm",
     "layer_norm",
     "local_response_norm",
-    "native_group_norm",
-    "native_layer_norm",
     "normalize",
     "rms_norm",
 ]
@@ -48,6 +46,7 @@ def _instance_norm_output(
     return like(input) if several or not use_input_stats else NotImplemented
 
 
+# The function, for PyTorch makes a batch norm of it, of as many channels as samples have together.
 @converter("torch.nn.functional.instance_norm", precision="sensitive", meta=_instance_norm_output)
 def instance_norm(
     net: Network,
@@ -69,26 +68,44 @@ def instance_norm(
 
 def _group_norm_output(
     input: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-) -> Any:
-    del eps
-    fits = agrees(input, weight, bias) and input.shape[1] % num_groups == 0
-    return like(input) if fits else NotImplemented
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    N: Any,  # noqa: N803  torch's name
+    C: Any,  # noqa: N803  torch's name
+    HxW: Any,  # noqa: N803  torch's name
+    group: int,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    del weight, bias, C, HxW, eps
+    statistics = input.new_empty((N, group))
+    return torch.empty_like(input), statistics, torch.empty_like(statistics)
 
 
-@converter("torch.nn.functional.group_norm", precision="sensitive", meta=_group_norm_output)
+@converter("aten::native_group_norm", precision="sensitive", meta=_group_norm_output)
 def group_norm(
     net: Network,
     input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    N: Any,  # noqa: N803  torch's name
+    C: Any,  # noqa: N803  torch's name
+    HxW: Any,  # noqa: N803  torch's name
+    group: int,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert normalization of groups of channels, without the means and deviations."""
+    del N, C, HxW
+    return _group_norm(net, input, group, weight, bias, eps), None, None
+
+
+def _group_norm(
+    net: Network,
+    input: torch.Tensor,
     num_groups: int,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
 ) -> NetworkTensor:
-    """Convert normalization of groups of channels; any rank from 2."""
     channels = static_number("channels", input.shape[1])
     if num_groups == channels:
         return normalized(net, input, range(2, input.ndim), weight, bias, eps)
@@ -104,23 +121,6 @@ def group_norm(
         input, torch.ones(sizes), torch.zeros(sizes), axes, eps, num_groups
     )
     return affine(net, result, weight, bias)
-
-
-@converter("aten::native_group_norm", precision="sensitive")
-def native_group_norm(
-    net: Network,
-    input: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    N: int,  # noqa: N803  torch's name
-    C: int,  # noqa: N803  torch's name
-    HxW: int,  # noqa: N803  torch's name
-    group: int,
-    eps: float,
-) -> tuple[NetworkTensor, None, None]:
-    """Convert `group_norm` where its operator is called; without the means it also gives."""
-    del N, C, HxW
-    return group_norm(net, input, group, weight, bias, eps), None, None
 
 
 def _last_output(
@@ -140,26 +140,24 @@ def _last_output(
     return like(input) if fits else NotImplemented
 
 
-@converter("torch.nn.functional.layer_norm", precision="sensitive", meta=_last_output)
-def layer_norm(
-    net: Network,
+def _layer_norm_output(
     input: torch.Tensor,
     normalized_shape: Sequence[int],
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-) -> NetworkTensor:
-    """Convert normalization over the last dimensions, those of ``normalized_shape``."""
-    sizes = tuple(static_number("normalized_shape", size) for size in normalized_shape)
-    scale = torch.ones(sizes) if weight is None else weight
-    shift = torch.zeros(sizes) if bias is None else bias
-    factor, offset = (net.tensor(x, rank=input.ndim) for x in (scale, shift))
-    axes = range(input.ndim - len(sizes), input.ndim)
-    return net.add_normalization(input, factor, offset, axes, eps)
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    result = _last_output(input, normalized_shape, weight, bias)
+    if result is NotImplemented:
+        # What does not go together, torch is to say.
+        return torch.native_layer_norm(input, normalized_shape, weight, bias, eps)
+    kept = input.ndim - len(normalized_shape)
+    statistics = input.new_empty((*input.shape[:kept], *[1] * len(normalized_shape)))
+    return result, statistics, torch.empty_like(statistics)
 
 
-@converter("aten::native_layer_norm", precision="sensitive")
-def native_layer_norm(
+@converter("aten::native_layer_norm", precision="sensitive", meta=_layer_norm_output)
+def layer_norm(
     net: Network,
     input: torch.Tensor,
     normalized_shape: Sequence[int],
@@ -167,8 +165,13 @@ def native_layer_norm(
     bias: torch.Tensor | None,
     eps: float,
 ) -> tuple[NetworkTensor, None, None]:
-    """Convert `layer_norm` where its operator is called; without the means it also gives."""
-    return layer_norm(net, input, normalized_shape, weight, bias, eps), None, None
+    """Convert normalization over the last dimensions, without the means and deviations."""
+    sizes = tuple(static_number("normalized_shape", size) for size in normalized_shape)
+    scale = torch.ones(sizes) if weight is None else weight
+    shift = torch.zeros(sizes) if bias is None else bias
+    factor, offset = (net.tensor(x, rank=input.ndim) for x in (scale, shift))
+    axes = range(input.ndim - len(sizes), input.ndim)
+    return net.add_normalization(input, factor, offset, axes, eps), None, None
 
 
 def _rms_output(
@@ -180,6 +183,7 @@ def _rms_output(
     return _last_output(input, normalized_shape, weight, None, eps)
 
 
+# The function, as fewer layers than its operators, and in float32 as a whole.
 @converter("torch.nn.functional.rms_norm", precision="sensitive", meta=_rms_output)
 def rms_norm(
     net: Network,
@@ -211,6 +215,7 @@ def _response_output(
     return like(input) if fits and abs(alpha) <= 1e20 and input.ndim >= 3 else NotImplemented
 
 
+# The function, which is one layer.
 @converter("torch.nn.functional.local_response_norm", precision="sensitive", meta=_response_output)
 def local_response_norm(
     net: Network,
@@ -246,6 +251,7 @@ def _normalize_output(
     return like(input) if plain else NotImplemented
 
 
+# The function, as fewer layers than its operators, and in float32 as a whole.
 @converter("torch.nn.functional.normalize", precision="sensitive", meta=_normalize_output)
 def normalize(
     net: Network,
@@ -263,7 +269,7 @@ def normalize(
 
 
 def _norm(net: Network, x: NetworkTensor, p: float, axes: Sequence[int]) -> NetworkTensor:
-    """Give the p-norm over some axes, which are kept with size 1."""
+    """Return the p-norm over some axes, which are kept with size 1."""
     if p == 2:
         square = net.add_elementwise(x, x, "PROD")
         return net.add_unary(net.add_reduce(square, "SUM", axes, keep_dims=True), "SQRT")

@@ -65,6 +65,7 @@ def _pad_meta(
     return input.new_empty(sizes)
 
 
+# The function, for PyTorch writes circular padding slice by slice.
 @converter("torch.nn.functional.pad", meta=_pad_meta)
 def pad(
     net: Network,

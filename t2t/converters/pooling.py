@@ -1,7 +1,13 @@
-"""Max, average and adaptive pooling, 1-d to 3-d."""
+"""Max, average and adaptive pooling, 1-d to 3-d.
+
+The functions are converted as they are called, and not as the operators that they consist of, for
+PyTorch's own code takes the sizes of windows as plain numbers: a window that is the whole dynamic
+image would be frozen. (torch.nn.functional's max pooling calls torch's.)
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,225 +15,202 @@ import torch
 import torch.nn.functional as F
 
 from t2t.converters._adaptive import adaptive
-from t2t.converters._window_places import adaptive_places, places_of_maxima, pooled_places
+from t2t.converters._window_indices import adaptive_elements, indices_of_maxima, window_elements
 from t2t.converters._windows import Windows, average_pool, max_pool
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["adaptive_avg_pool", "adaptive_max_pool"]
+__all__ = [
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool2d_with_indices",
+    "max_pool3d",
+    "max_pool3d_with_indices",
+]
+
+aten = torch.ops.aten
+
+_Pair = tuple[NetworkTensor | None, NetworkTensor | None]
 
 
-def _pool_meta(
-    n: int, original: Callable[..., Any], arguments: Sequence[str]
-) -> Callable[..., Any]:
-    """Make a function that computes the fake result of a pooling.
+def _output(
+    n: int,
+    original: Callable[..., Any],
+    windows_of: Callable[..., Windows],
+    input: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute the fake result of a pooling, without PyTorch's questions about sizes.
 
     Args:
         n: number of spatial dimensions.
-        original: torch's function.
-        arguments: names of its parameters behind the window's size.
+        original: torch's function, which says what does not go together.
+        windows_of: makes the windows of ``n`` and the further arguments.
+        input: what is pooled.
+        args: the function's further arguments.
+        kwargs: likewise.
     """
-
-    def meta(input: torch.Tensor, kernel_size: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(arguments, args, strict=False)), **kwargs}
-        windows = Windows.of(
-            n,
-            kernel_size,
-            given.get("stride"),
-            given.get("padding", 0),
-            given.get("dilation", 1),
-            given.get("ceil_mode", False),
-        )
-        rows = zip(windows.padding, windows.size, windows.dilation, strict=True)
-        if input.dim() not in (n + 1, n + 2) or any(2 * p > (k - 1) * d + 1 for p, k, d in rows):
-            # What does not go together, torch is to say.
-            return NotImplemented
-        counts = windows.counts(input.shape[-n:])
-        if torch.is_autocast_enabled(input.device.type) or any(count < 1 for count in counts):
-            return original(input, kernel_size, *args, **kwargs)
-        shape = (*input.shape[:-n], *counts)
-        result = input.new_empty(shape)
-        if given.get("return_indices"):
-            return result, input.new_empty(shape, dtype=torch.int64)
-        return result
-
-    return meta
+    windows = windows_of(n, *args, **kwargs)
+    rows = zip(windows.padding, windows.size, windows.dilation, strict=True)
+    if (
+        torch.is_autocast_enabled(input.device.type)
+        or input.dim() not in (n + 1, n + 2)
+        or any(2 * pad > (size - 1) * rate + 1 for pad, size, rate in rows)
+    ):
+        return original(input, *args, **kwargs)
+    counts = windows.counts(input.shape[-n:])
+    if any(count < 1 for count in counts):
+        return original(input, *args, **kwargs)
+    return input.new_empty((*input.shape[:-n], *counts))
 
 
-def _register_max(n: int) -> None:
-    name = f"max_pool{n}d"
-    arguments = ("stride", "padding", "dilation", "ceil_mode", "return_indices")
-
-    @converter(
-        f"torch.nn.functional.{name}",
-        f"torch.{name}",
-        meta=_pool_meta(n, getattr(F, name), arguments),
-    )
-    def max_pool_nd(
-        net: Network,
-        input: torch.Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *windows), and the places of the maxima."""
-        windows = Windows.of(n, kernel_size, stride, padding, dilation, ceil_mode)
-        if return_indices:
-            return _maxima_and_places(net, input, n, windows)
-        return max_pool(net, input, n, windows)
-
-    if n == 1:
-        return
-
-    @converter(f"aten::{name}_with_indices")
-    def max_pool_with_indices(
-        net: Network,
-        self: torch.Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *windows), and the places of the maxima."""
-        windows = Windows.of(n, kernel_size, stride, padding, dilation, ceil_mode)
-        return _maxima_and_places(net, self, n, windows)
+def _outputs(
+    n: int,
+    original: Callable[..., Any],
+    windows_of: Callable[..., Windows],
+    input: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute the fake maxima and their indices, as `_output` does."""
+    result = _output(n, original, windows_of, input, *args, **kwargs)
+    if isinstance(result, torch.Tensor):
+        return result, torch.empty_like(result, dtype=torch.int64)
+    return result
 
 
-def _maxima_and_places(
-    net: Network, input: torch.Tensor, n: int, windows: Windows
-) -> tuple[NetworkTensor | None, NetworkTensor | None]:
+# -- maxima ----------------------------------------------------------------------------------------
+
+
+@converter("torch.max_pool1d", meta=functools.partial(_output, 1, torch.max_pool1d, Windows.of))
+def max_pool1d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> NetworkTensor:
+    """Convert ([N], C, L) to ([N], C, windows)."""
+    return max_pool(net, input, 1, Windows.of(1, *args, **kwargs))
+
+
+@converter("torch.max_pool2d", meta=functools.partial(_output, 2, torch.max_pool2d, Windows.of))
+def max_pool2d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> NetworkTensor:
+    """Convert ([N], C, H, W) to ([N], C, *windows)."""
+    return max_pool(net, input, 2, Windows.of(2, *args, **kwargs))
+
+
+@converter("torch.max_pool3d", meta=functools.partial(_output, 3, torch.max_pool3d, Windows.of))
+def max_pool3d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> NetworkTensor:
+    """Convert ([N], C, D, H, W) to ([N], C, *windows)."""
+    return max_pool(net, input, 3, Windows.of(3, *args, **kwargs))
+
+
+@converter(
+    "aten::max_pool2d_with_indices",
+    meta=functools.partial(_outputs, 2, aten.max_pool2d_with_indices.default, Windows.of),
+)
+def max_pool2d_with_indices(net: Network, self: torch.Tensor, *args: Any) -> _Pair:
+    """Convert ([N], C, H, W) to ([N], C, *windows), and the indices of the maxima."""
+    return _maxima_and_indices(net, self, 2, Windows.of(2, *args))
+
+
+@converter(
+    "aten::max_pool3d_with_indices",
+    meta=functools.partial(_outputs, 3, aten.max_pool3d_with_indices.default, Windows.of),
+)
+def max_pool3d_with_indices(net: Network, self: torch.Tensor, *args: Any) -> _Pair:
+    """Convert ([N], C, D, H, W) to ([N], C, *windows), and the indices of the maxima."""
+    return _maxima_and_indices(net, self, 3, Windows.of(3, *args))
+
+
+def _maxima_and_indices(net: Network, input: torch.Tensor, n: int, windows: Windows) -> _Pair:
     maxima = max_pool(net, input, n, windows) if net.is_used(0) else None
     if not net.is_used(1):
         return maxima, None
-    table = pooled_places(input.shape[-n:], windows)
-    return maxima, places_of_maxima(net, input, n, table, net.output[1])
+    table = window_elements(input.shape[-n:], windows)
+    return maxima, indices_of_maxima(net, input, n, table, net.output[1])
 
 
-def _register_average(n: int) -> None:
-    name = f"avg_pool{n}d"
-    arguments = ("stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-
-    @converter(
-        *([f"torch.{name}"] if n == 1 else []),
-        f"torch.nn.functional.{name}",
-        meta=_pool_meta(n, getattr(F, name), arguments),
-    )
-    def avg_pool_nd(
-        net: Network,
-        input: torch.Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> NetworkTensor:
-        """Convert ([N], C, *spatial) to ([N], C, *windows)."""
-        windows = Windows.of(n, kernel_size, stride, padding, 1, ceil_mode)
-        return average_pool(net, input, n, windows, count_include_pad, divisor_override)
-
-    if n == 1:
-        return
-
-    @converter(f"aten::{name}")
-    def aten_avg_pool_nd(
-        net: Network,
-        self: torch.Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> NetworkTensor:
-        """Convert ([N], C, *spatial) to ([N], C, *windows)."""
-        windows = Windows.of(n, kernel_size, stride, padding, 1, ceil_mode)
-        return average_pool(net, self, n, windows, count_include_pad, divisor_override)
+# -- means -----------------------------------------------------------------------------------------
 
 
-def _sizes(input: torch.Tensor, output_size: Any, n: int) -> list[Any]:
-    """Give the sizes of an adaptive pooling; None keeps the input's."""
-    given = output_size if isinstance(output_size, Sequence) else (output_size,)
-    wanted = list(given) * (n if len(given) == 1 else 1)
-    return [input.shape[i - n] if size is None else size for i, size in enumerate(wanted)]
+def _average_windows(
+    n: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Windows:
+    del count_include_pad, divisor_override  # they change the values only
+    return Windows.of(n, kernel_size, stride, padding, 1, ceil_mode)
 
 
-def _adaptive_meta(n: int, original: Callable[..., Any]) -> Callable[..., Any]:
-    def meta(input: torch.Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        sizes = _sizes(input, output_size, n)
-        if input.dim() not in (n + 1, n + 2):
-            return NotImplemented
-        if return_indices or torch.is_autocast_enabled(input.device.type) or len(sizes) != n:
-            more = (True,) if return_indices else ()
-            return original(input, output_size, *more)
-        return input.new_empty((*input.shape[:-n], *sizes))
-
-    return meta
+@converter(
+    "torch.nn.functional.avg_pool1d",
+    meta=functools.partial(_output, 1, F.avg_pool1d, _average_windows),
+)
+def avg_pool1d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> NetworkTensor:
+    """Convert ([N], C, L) to ([N], C, windows)."""
+    return _average(net, input, 1, *args, **kwargs)
 
 
-def adaptive_avg_pool(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
+@converter(
+    "torch.nn.functional.avg_pool2d",
+    "aten::avg_pool2d",
+    meta=functools.partial(_output, 2, F.avg_pool2d, _average_windows),
+)
+def avg_pool2d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> NetworkTensor:
+    """Convert ([N], C, H, W) to ([N], C, *windows)."""
+    return _average(net, input, 2, *args, **kwargs)
+
+
+@converter(
+    "torch.nn.functional.avg_pool3d",
+    "aten::avg_pool3d",
+    meta=functools.partial(_output, 3, F.avg_pool3d, _average_windows),
+)
+def avg_pool3d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> NetworkTensor:
+    """Convert ([N], C, D, H, W) to ([N], C, *windows)."""
+    return _average(net, input, 3, *args, **kwargs)
+
+
+def _average(
+    net: Network,
+    input: torch.Tensor,
+    n: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> NetworkTensor:
+    windows = Windows.of(n, kernel_size, stride, padding, 1, ceil_mode)
+    return average_pool(net, input, n, windows, count_include_pad, divisor_override)
+
+
+# -- as many windows as asked for ------------------------------------------------------------------
+
+
+@converter("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d")
+def adaptive_avg_pool(
+    net: Network, self: torch.Tensor, output_size: Sequence[Any]
+) -> NetworkTensor:
     """Convert (..., *spatial) to (..., *output_size) by the means of as many windows."""
-    x = net.tensor(input, net.output.dtype)
-    return adaptive(net, x, input.shape, output_size, average=True)
+    x = net.tensor(self, net.output.dtype)
+    return adaptive(net, x, self.shape, output_size, average=True)
 
 
-def adaptive_max_pool(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
-    """Convert (..., *spatial) to (..., *output_size) by the maxima of as many windows."""
-    return adaptive(net, net.tensor(input), input.shape, output_size, average=False)
-
-
-def _adaptive_maxima_and_places(
-    net: Network, input: torch.Tensor, n: int, output_size: Any
-) -> tuple[NetworkTensor | None, NetworkTensor | None]:
-    counts = _sizes(input, output_size, n)
-    maxima = adaptive_max_pool(net, input, counts) if net.is_used(0) else None
+@converter("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
+def adaptive_max_pool(net: Network, self: torch.Tensor, output_size: Sequence[Any]) -> _Pair:
+    """Convert (..., *spatial) to (..., *output_size), and the indices of the maxima."""
+    maxima = None
+    if net.is_used(0):
+        maxima = adaptive(net, net.tensor(self), self.shape, output_size, average=False)
     if not net.is_used(1):
         return maxima, None
-    table = adaptive_places(input.shape[-n:], counts)
-    return maxima, places_of_maxima(net, input, n, table, net.output[1])
-
-
-def _register_adaptive(n: int) -> None:
-    average, maximum = f"adaptive_avg_pool{n}d", f"adaptive_max_pool{n}d"
-    owners = ("torch.nn.functional", "torch") if n == 1 else ("torch.nn.functional",)
-
-    @converter(
-        *(f"{owner}.{average}" for owner in owners), meta=_adaptive_meta(n, getattr(F, average))
-    )
-    def adaptive_avg_pool_nd(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
-        """Convert ([N], C, *spatial) to ([N], C, *output_size)."""
-        return adaptive_avg_pool(net, input, _sizes(input, output_size, n))
-
-    @converter(f"torch.nn.functional.{maximum}", meta=_adaptive_meta(n, getattr(F, maximum)))
-    def adaptive_max_pool_nd(
-        net: Network, input: torch.Tensor, output_size: Any, return_indices: bool = False
-    ) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *output_size), and the places of the maxima."""
-        if return_indices:
-            return _adaptive_maxima_and_places(net, input, n, output_size)
-        return adaptive_max_pool(net, input, _sizes(input, output_size, n))
-
-    if n == 1:
-        return
-
-    @converter(f"aten::_{average}")
-    def aten_adaptive_avg_pool_nd(
-        net: Network, self: torch.Tensor, output_size: Any
-    ) -> NetworkTensor:
-        """Convert ([N], C, *spatial) to ([N], C, *output_size)."""
-        return adaptive_avg_pool(net, self, _sizes(self, output_size, n))
-
-    @converter(f"aten::{maximum}")
-    def aten_adaptive_max_pool_nd(net: Network, self: torch.Tensor, output_size: Any) -> Any:
-        """Convert ([N], C, *spatial) to ([N], C, *output_size), and the places of the maxima."""
-        return _adaptive_maxima_and_places(net, self, n, output_size)
-
-
-for _n in (1, 2, 3):
-    _register_max(_n)
-    _register_average(_n)
-    _register_adaptive(_n)
+    table = adaptive_elements(self.shape[-len(output_size) :], output_size)
+    return maxima, indices_of_maxima(net, self, len(output_size), table, net.output[1])

@@ -45,7 +45,7 @@ def pow(net: Network, self: TensorLike, exponent: TensorLike) -> NetworkTensor:
 
 
 def _number(net: Network, x: TensorLike) -> float | int | None:
-    """Give an exponent that is known at conversion, and one for all elements."""
+    """Return an exponent that is known at conversion, and one for all elements."""
     if isinstance(x, bool | int | float):
         return x
     if isinstance(x, torch.Tensor) and x.ndim == 0 and not net.is_traced(x):

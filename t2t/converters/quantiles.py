@@ -1,6 +1,6 @@
-"""Quantiles and the median without NaN: of sorted elements, those at computed places.
+"""Quantiles and the median without NaN: of sorted elements, those at computed ranks.
 
-Which places these are depends on how many elements are numbers. All answers are computed when the
+Which ranks these are depends on how many elements are numbers. All answers are computed when the
 network is made, exactly, as tables that the network reads by this count.
 """
 
@@ -48,13 +48,14 @@ def _quantile_output(
     else:
         axis = positive_dim(dim, input.ndim)
         kept = tuple(
-            1 if place == axis else size
-            for place, size in enumerate(input.shape)
-            if keepdim or place != axis
+            1 if other == axis else size
+            for other, size in enumerate(input.shape)
+            if keepdim or other != axis
         )
     return input.new_empty((*heads, *kept))
 
 
+# The functions, for PyTorch's own code looks at the values of ``q``.
 @converter("torch.quantile", "torch.Tensor.quantile", precision="sensitive", meta=_quantile_output)
 def quantile(
     net: Network,
@@ -100,11 +101,11 @@ def nanmedian(net: Network, self: torch.Tensor) -> NetworkTensor:
 def nanmedian_dim(
     net: Network, self: torch.Tensor, dim: int, keepdim: bool = False
 ) -> tuple[NetworkTensor, NetworkTensor]:
-    """Convert to the median of the numbers along a dimension, and a place of it."""
+    """Convert to the median of the numbers along a dimension, and its index."""
     del keepdim  # torch's output has the shape
-    value, place = _Rows(net, self, dim).median()
+    value, index = _Rows(net, self, dim).median()
     shape = net.output[0].shape
-    return net.reshape(value, shape), net.reshape(net.cast(place, torch.int64), shape)
+    return net.reshape(value, shape), net.reshape(net.cast(index, torch.int64), shape)
 
 
 def _ranks(q: float, size: int) -> torch.Tensor:
@@ -149,10 +150,10 @@ class _Rows:
             numbers = net.cast(net.add_unary(missing, "NOT"), torch.int32)
             self.counts = net.add_reduce(numbers, "SUM", 1, keep_dims=True)
             x = choose(net, missing, math.inf, x, self.dtype)
-        self.sorted, self.places = net.add_topk(x, "MIN", self.size, 1)
+        self.sorted, self.indices = net.add_topk(x, "MIN", self.size, 1)
 
     def quantiles(self, q: Any, interpolation: str, lenient: bool) -> NetworkTensor:
-        """Give quantiles in the shape and dtype of the operation's output."""
+        """Return quantiles in the shape and dtype of the operation's output."""
         net, dtype = self.net, self.dtype
         if net.is_traced(q):
             raise UnsupportedArgumentError("q depends on the input: supported: constants")
@@ -185,14 +186,14 @@ class _Rows:
         return net.add_select(near, up, down)
 
     def median(self) -> tuple[NetworkTensor, NetworkTensor]:
-        """Give the lower median of each row's numbers, and its place."""
+        """Return the lower median of each row's numbers, and its index."""
         net = self.net
         ranks = ((torch.arange(self.size + 1) - 1) // 2).clamp(min=0)
-        value, place = self._at(self.sorted, ranks), self._at(self.places, ranks)
+        value, index = self._at(self.sorted, ranks), self._at(self.indices, ranks)
         if self.counts is not None:
             none = net.add_elementwise(self.counts, 0, "EQUAL", dtype=torch.int32)
             value = choose(net, none, math.nan, value, self.dtype)
-        return value, place
+        return value, index
 
     def _counts(self) -> NetworkTensor:
         assert self.counts is not None

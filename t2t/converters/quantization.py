@@ -296,7 +296,7 @@ def _checked_scale(scale: torch.Tensor) -> torch.Tensor:
 
 
 def _is_exact(scale: torch.Tensor, reciprocal: torch.Tensor) -> bool:
-    """Say whether dividing by each scale is multiplying by its reciprocal: by powers of two."""
+    """Return whether dividing by each scale is multiplying by its reciprocal: by powers of two."""
     return bool((torch.frexp(scale).mantissa == 0.5).all() and (scale * reciprocal == 1).all())
 
 

@@ -179,6 +179,9 @@ def _check_weights(
 # -- the functions ---------------------------------------------------------------------------------
 
 
+# Functions, for PyTorch would unroll them: a loop of TensorRT has one size for every length.
+
+
 @converter("torch._VF.lstm", "torch.lstm", precision="compute", meta=_meta(torch._VF.lstm, gates=4))
 def lstm(
     net: Network,
@@ -415,10 +418,10 @@ def _layers(
             after = step(net, gates, _product(net, before[0], of.hidden, inside), before)
             if of.projection is not None:
                 after[0] = _product(net, after[0], of.projection)
-            for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            for number, (old, new) in enumerate(zip(before, after, strict=True)):
                 loop.set_next(old, new)
-                if net.is_used(1 + place):
-                    last[place].append(net.unsqueeze(loop.last_value(old), [0]))
+                if net.is_used(1 + number):
+                    last[number].append(net.unsqueeze(loop.last_value(old), [0]))
             if layer < given.num_layers - 1 or net.is_used(0):
                 outputs.append(loop.concatenate(after[0], axis, reverse))
         output = net.add_concatenation(outputs, 2) if outputs else None

@@ -1,7 +1,8 @@
 """Resizing by interpolation, in every mode of torch.nn.functional.interpolate.
 
 ``area`` is adaptive average pooling. The functions that ``interpolate`` chooses from are converted,
-so that a copy of it that was imported by name before the trace is converted too.
+so that a copy of it that was imported by name before the trace is converted too; and not their
+operators, for which PyTorch's own code has made a float of a dynamic size times a whole scale.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, is_symbolic, static_size, times
 
-__all__ = ["resize_by_weights", "resize_nearest", "resize_smooth"]
+__all__ = [
+    "upsample_bicubic",
+    "upsample_bicubic_aa",
+    "upsample_bilinear_aa",
+    "upsample_lanczos_aa",
+    "upsample_linear",
+    "upsample_nearest",
+    "upsample_nearest_exact",
+]
 
 LARGEST_TABLE = 1 << 23
 """Most numbers in the weights for all dynamic sizes: 32 MB."""
@@ -30,52 +39,85 @@ _SAFE_FACTOR = 8
 """Up to here all ways to compute i / factor in floats give the same integer part."""
 
 
-def _meta(
-    original: Callable[..., Any], declines: Callable[..., bool] | None = None
-) -> Callable[..., Any]:
-    """Make a function that computes the fake result of a resize, where it is converted."""
+def _output(
+    names: Sequence[str],
+    declines: Callable[..., bool] | None,
+    input: torch.Tensor,
+    output_size: Any,
+    *args: Any,
+) -> Any:
+    """Compute the fake result of a resize; whole scales keep its size an exact expression.
 
-    def meta(input: torch.Tensor, output_size: Any, *args: Any) -> Any:
-        if declines is not None and declines(input, output_size, *args):
-            return NotImplemented
-        known = autocast(input, original, output_size, *args)
-        if known is not None:
-            return known
-        spatial = input.shape[2:]
-        sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
-        return input.new_empty((*input.shape[:2], *sizes))
-
-    return meta
+    Args:
+        names: torch's function in torch._C._nn, one name or one for each number of dimensions.
+        declines: tells from the further arguments whether the call is not converted as a whole.
+        input: the images, (N, C, *spatial).
+        output_size: the result's spatial sizes, or nothing where ``args`` end with scales.
+        args: the function's further arguments.
+    """
+    if declines is not None and declines(input, output_size, *args):
+        return NotImplemented
+    spatial = input.shape[2:]
+    original = getattr(torch._C._nn, names[len(spatial) - 1 if names[1:] else 0])
+    known = autocast(input, original, output_size, *args)
+    if known is not None:
+        return known
+    sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
+    return input.new_empty((*input.shape[:2], *sizes))
 
 
 def _scaled(size: Any, scale: float) -> Any:
-    """Give floor(size * scale); whole scales keep the size an exact expression."""
+    """Return floor(size * scale); whole scales keep the size an exact expression."""
     return size * int(scale) if float(scale).is_integer() else torch.sym_int(size * scale)
 
 
 def _factor(size: Any, count: Any, scale: float | None) -> int | None:
-    """Give the whole number by which a dimension grows, if it is one."""
+    """Return the whole number by which a dimension grows, if it is one."""
     if scale is not None:
         return int(scale) if float(scale).is_integer() and scale >= 1 else None
     return times(count, size) or None
 
 
 def _scales(input: torch.Tensor, output_size: Any, scale_factors: Any) -> list[float | None]:
-    """Give each dimension's scale, or None where it follows from the sizes."""
+    """Return each dimension's scale, or None where it follows from the sizes."""
     if output_size or scale_factors is None:
         return [None] * (input.dim() - 2)
     return [float(scale) for scale in scale_factors]
 
 
-def _register_nearest(n: int, exact: bool) -> None:
-    name = f"_upsample_nearest_exact{n}d" if exact else f"upsample_nearest{n}d"
+_NEAREST = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+_NEAREST_EXACT = (
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+)
+_LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
 
-    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name)))
-    def upsample_nearest(
-        net: Network, input: torch.Tensor, output_size: Any, scale_factors: Any = None
-    ) -> NetworkTensor:
-        """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
-        return resize_nearest(net, input, _scales(input, output_size, scale_factors), exact)
+
+@converter(
+    "torch._C._nn.upsample_nearest1d",
+    "torch._C._nn.upsample_nearest2d",
+    "torch._C._nn.upsample_nearest3d",
+    meta=functools.partial(_output, _NEAREST, None),
+)
+def upsample_nearest(
+    net: Network, input: torch.Tensor, output_size: Any, scale_factors: Any = None
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
+    return resize_nearest(net, input, _scales(input, output_size, scale_factors), exact=False)
+
+
+@converter(
+    "torch._C._nn._upsample_nearest_exact1d",
+    "torch._C._nn._upsample_nearest_exact2d",
+    "torch._C._nn._upsample_nearest_exact3d",
+    meta=functools.partial(_output, _NEAREST_EXACT, None),
+)
+def upsample_nearest_exact(
+    net: Network, input: torch.Tensor, output_size: Any, scale_factors: Any = None
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
+    return resize_nearest(net, input, _scales(input, output_size, scale_factors), exact=True)
 
 
 def resize_nearest(
@@ -94,19 +136,19 @@ def resize_nearest(
         if all(factor == 1 for factor in factors):
             return x
         return net.add_resize(x, scales=[1.0, 1.0, *(float(factor or 1) for factor in factors)])
-    places: dict[int, Any] = {}
+    indices: dict[int, Any] = {}
     for axis, scale in enumerate(scales, start=2):
         length, count = static_size(before[axis]), static_size(after[axis])
         if factors[axis - 2] == 1:
             continue
         if length is None or count is None:
-            places[axis] = _dynamic_places(net, before[axis], after[axis], scale, exact)
+            indices[axis] = _dynamic_indices(net, before[axis], after[axis], scale, exact)
         else:
-            places[axis] = _places(length, count, scale, exact)
-    return _strided(net, x, before, places) or _gathered(net, x, places)
+            indices[axis] = _indices(length, count, scale, exact)
+    return _strided(net, x, before, indices) or _gathered(net, x, indices)
 
 
-def _places(length: int, count: int, scale: float | None, exact: bool) -> torch.Tensor:
+def _indices(length: int, count: int, scale: float | None, exact: bool) -> torch.Tensor:
     """Let torch say which elements it takes of one dimension."""
     operator = (
         torch.ops.aten._upsample_nearest_exact1d if exact else torch.ops.aten.upsample_nearest1d
@@ -116,7 +158,7 @@ def _places(length: int, count: int, scale: float | None, exact: bool) -> torch.
     return result.reshape(-1).to(torch.int32)
 
 
-def _dynamic_places(
+def _dynamic_indices(
     net: Network, length: Any, count: Any, scale: float | None, exact: bool
 ) -> NetworkTensor:
     """Compute in the network, and in float32 as torch does, which elements are taken."""
@@ -133,47 +175,25 @@ def _dynamic_places(
 
 
 def _strided(
-    net: Network, x: NetworkTensor, sizes: Sequence[Any], places: dict[int, Any]
+    net: Network, x: NetworkTensor, sizes: Sequence[Any], indices: dict[int, Any]
 ) -> NetworkTensor | None:
     """Take evenly spaced elements as one slice, where all are."""
     start, shape, stride = [0] * len(sizes), list(sizes), [1] * len(sizes)
-    for axis, indices in places.items():
-        if not isinstance(indices, torch.Tensor):
+    for axis, index in indices.items():
+        if not isinstance(index, torch.Tensor):
             return None
-        steps = set(indices.diff().tolist())
+        steps = set(index.diff().tolist())
         if len(steps) > 1:
             return None
-        start[axis], shape[axis] = int(indices[0]), len(indices)
+        start[axis], shape[axis] = int(index[0]), len(index)
         stride[axis] = steps.pop() if steps else 1
     return net.add_slice(x, start, shape, stride)
 
 
-def _gathered(net: Network, x: NetworkTensor, places: dict[int, Any]) -> NetworkTensor:
-    for axis, indices in places.items():
-        x = net.add_gather(x, indices, axis)
+def _gathered(net: Network, x: NetworkTensor, indices: dict[int, Any]) -> NetworkTensor:
+    for axis, index in indices.items():
+        x = net.add_gather(x, index, axis)
     return x
-
-
-def _register_smooth(name: str, mode: str) -> None:
-    declines = None if name.endswith("_aa") else _needs_formula
-
-    @converter(f"torch._C._nn.{name}", meta=_meta(getattr(torch._C._nn, name), declines))
-    def upsample(
-        net: Network,
-        input: torch.Tensor,
-        output_size: Any,
-        align_corners: bool,
-        scale_factors: Any = None,
-    ) -> NetworkTensor:
-        """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
-        scales = _scales(input, output_size, scale_factors)
-        if not input.dtype.is_floating_point:
-            raise UnsupportedArgumentError(
-                f"dtype={input.dtype}: TensorRT interpolates floating types only"
-            )
-        if name.endswith("_aa"):
-            return resize_by_weights(net, input, scales, mode, align_corners, antialias=True)
-        return resize_smooth(net, input, scales, mode, align_corners)
 
 
 def resize_smooth(
@@ -187,6 +207,10 @@ def resize_smooth(
 
     A scale sets the distance of the samples even where the size was rounded down, as in torch.
     """
+    if not input.dtype.is_floating_point:
+        raise UnsupportedArgumentError(
+            f"dtype={input.dtype}: TensorRT interpolates floating types only"
+        )
     x = net.tensor(input, net.output.dtype)
     before, after = input.shape, net.output.shape
     if same_sizes(before, after) and all(s in (None, 1.0) for s in scales):
@@ -220,8 +244,82 @@ def _needs_formula(input: torch.Tensor, output_size: Any, *args: Any) -> bool:
     )
 
 
+@converter(
+    "torch._C._nn.upsample_linear1d",
+    "torch._C._nn.upsample_bilinear2d",
+    "torch._C._nn.upsample_trilinear3d",
+    meta=functools.partial(_output, _LINEAR, _needs_formula),
+)
+def upsample_linear(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
+    """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
+    return _smooth(net, input, "bilinear", *args)
+
+
+@converter(
+    "torch._C._nn.upsample_bicubic2d",
+    meta=functools.partial(_output, ["upsample_bicubic2d"], _needs_formula),
+)
+def upsample_bicubic(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
+    """Convert (N, C, H, W) to (N, C, *larger or smaller)."""
+    return _smooth(net, input, "bicubic", *args)
+
+
+@converter(
+    "torch._C._nn._upsample_bilinear2d_aa",
+    meta=functools.partial(_output, ["_upsample_bilinear2d_aa"], None),
+)
+def upsample_bilinear_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
+    """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
+    return _antialiased(net, input, "bilinear", *args)
+
+
+@converter(
+    "torch._C._nn._upsample_bicubic2d_aa",
+    meta=functools.partial(_output, ["_upsample_bicubic2d_aa"], None),
+)
+def upsample_bicubic_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
+    """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
+    return _antialiased(net, input, "bicubic", *args)
+
+
+def upsample_lanczos_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
+    """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
+    return _antialiased(net, input, "lanczos", *args)
+
+
+if hasattr(torch._C._nn, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
+    converter(
+        "torch._C._nn._upsample_lanczos2d_aa",
+        meta=functools.partial(_output, ["_upsample_lanczos2d_aa"], None),
+    )(upsample_lanczos_aa)
+
+
+def _smooth(
+    net: Network,
+    input: torch.Tensor,
+    mode: str,
+    output_size: Any,
+    align_corners: bool,
+    scale_factors: Any = None,
+) -> NetworkTensor:
+    scales = _scales(input, output_size, scale_factors)
+    return resize_smooth(net, input, scales, mode, align_corners)
+
+
+def _antialiased(
+    net: Network,
+    input: torch.Tensor,
+    mode: str,
+    output_size: Any,
+    align_corners: bool,
+    scale_factors: Any = None,
+) -> NetworkTensor:
+    scales = _scales(input, output_size, scale_factors)
+    return resize_by_weights(net, input, scales, mode, align_corners, antialias=True)
+
+
 def _is_exact(size: Any, count: Any, scale: float) -> bool:
-    """Say whether a scale is the quotient of the sizes."""
+    """Return whether a scale is the quotient of the sizes."""
     if is_symbolic(size) or is_symbolic(count):
         return float(scale).is_integer()
     return bool(size * scale == count)
@@ -239,6 +337,10 @@ def resize_by_weights(
 
     Infinity spreads as NaN, for even a weight of zero has its part in a product.
     """
+    if not input.dtype.is_floating_point:
+        raise UnsupportedArgumentError(
+            f"dtype={input.dtype}: TensorRT interpolates floating types only"
+        )
     x = net.tensor(input, net.output.dtype)
     now = list(input.shape)
     for axis, scale in enumerate(scales, start=2):
@@ -273,8 +375,8 @@ def _of_sizes(
             f"{most} by {longest} numbers; declare fewer sizes"
         )
     table = torch.zeros(len(sizes), most, longest)
-    for place, (n, m) in enumerate(sizes):
-        table[place, :m, :n] = make(n, m)
+    for case, (n, m) in enumerate(sizes):
+        table[case, :m, :n] = make(n, m)
     whole = net.add_gather(table, present)
     return net.reshape(net.add_slice(whole, [0, 0, 0], [1, count, length]), [count, length])
 
@@ -299,22 +401,3 @@ def _weights(
         rows, **given, mode=mode, align_corners=align_corners, antialias=antialias
     )
     return result.reshape(length, count).T.contiguous()
-
-
-for _n in (1, 2, 3):
-    _register_nearest(_n, exact=False)
-    _register_nearest(_n, exact=True)
-
-_SMOOTH = {
-    "upsample_linear1d": "bilinear",
-    "upsample_bilinear2d": "bilinear",
-    "upsample_trilinear3d": "bilinear",
-    "upsample_bicubic2d": "bicubic",
-    "_upsample_bilinear2d_aa": "bilinear",
-    "_upsample_bicubic2d_aa": "bicubic",
-    "_upsample_lanczos2d_aa": "lanczos",
-}
-for _name, _mode in _SMOOTH.items():
-    # Older versions of torch have no Lanczos filter.
-    if hasattr(torch._C._nn, _name):
-        _register_smooth(_name, _mode)

@@ -10,13 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.converters._arguments import positive_dim, require_broadcast
 from t2t.converters._compute import binary
-from t2t.converters._places import (
+from t2t.converters._indices import (
     MASKS,
     bounded,
     check_elements,
     integer_indices,
     known_indices,
-    places,
+    points,
     wrapped,
 )
 from t2t.converters.casts import converted
@@ -65,7 +65,7 @@ def fill(net: Network, self: torch.Tensor, value: Any) -> NetworkTensor:
 
 
 def _as(net: Network, x: Any, dtype: torch.dtype) -> NetworkTensor:
-    """Give what is written in the dtype of what it is written to."""
+    """Return what is written in the dtype of what it is written to."""
     return converted(net, x, dtype) if net.is_traced(x) else net.tensor(x, dtype)
 
 
@@ -96,15 +96,15 @@ def select_scatter(
 ) -> NetworkTensor:
     """Convert as a slice of size 1."""
     axis = positive_dim(dim, self.ndim)
-    place = wrapped("index", index, self.shape[axis])
+    position = wrapped("index", index, self.shape[axis])
     part = net.unsqueeze(_as(net, src, self.dtype), [axis])
-    return replaced(net, self, part, axis, place, 1)
+    return replaced(net, self, part, axis, position, 1)
 
 
 def replaced(
     net: Network, x: torch.Tensor, part: NetworkTensor, axis: int, start: Any, size: Any
 ) -> NetworkTensor:
-    """Give ``x`` with ``size`` elements along an axis replaced, from ``start`` on."""
+    """Return ``x`` with ``size`` elements along an axis replaced, from ``start`` on."""
     total = x.shape[axis]
     behind = start + size
     pieces = [part]
@@ -124,21 +124,21 @@ def _strided(
     step: int,
     count: Any,
 ) -> NetworkTensor:
-    """Give ``x`` with every ``step``-th element replaced: all of both, gathered in order."""
+    """Return ``x`` with every ``step``-th element replaced: all of both, gathered in order."""
     both = net.add_concatenation([x, part], axis)
     total = x.shape[axis]
     if any(static_size(number) is None for number in (start, count, total)):
-        return net.add_gather(both, _strided_places(net, start, step, count, total), axis)
-    places = torch.arange(total)
-    places[start : start + step * count : step] = torch.arange(count) + total
-    return net.add_gather(both, places, axis)
+        return net.add_gather(both, _strided_indices(net, start, step, count, total), axis)
+    indices = torch.arange(total)
+    indices[start : start + step * count : step] = torch.arange(count) + total
+    return net.add_gather(both, indices, axis)
 
 
-def _strided_places(net: Network, start: Any, step: int, count: Any, total: Any) -> NetworkTensor:
-    """Say for each of ``total`` places where to read: there, or as far behind as is replaced."""
+def _strided_indices(net: Network, start: Any, step: int, count: Any, total: Any) -> NetworkTensor:
+    """Say for each of ``total`` indices where to read: there, or as far behind as is replaced."""
     integer = torch.int64
-    place = net.add_linspace([total], 0, 1, integer)
-    beyond = net.add_elementwise(place, net.tensor(start, integer), "SUB")
+    position = net.add_linspace([total], 0, 1, integer)
+    beyond = net.add_elementwise(position, net.tensor(start, integer), "SUB")
     turn = net.add_elementwise(beyond, net.tensor(step, integer), "FLOOR_DIV")
     whole = net.add_elementwise(turn, net.tensor(step, integer), "PROD")
     inside = net.add_elementwise(
@@ -147,7 +147,9 @@ def _strided_places(net: Network, start: Any, step: int, count: Any, total: Any)
         "AND",
     )
     hit = net.add_elementwise(net.add_elementwise(whole, beyond, "EQUAL"), inside, "AND")
-    return net.add_select(hit, net.add_elementwise(turn, net.tensor(total, integer), "SUM"), place)
+    return net.add_select(
+        hit, net.add_elementwise(turn, net.tensor(total, integer), "SUM"), position
+    )
 
 
 def _scatter_shape(
@@ -187,8 +189,8 @@ def _scattered(
 ) -> NetworkTensor:
     if 0 in (static_size(size) for size in index.shape):
         return net.tensor(x)
-    data, places = net.tensor(x, rank=1), net.tensor(index, rank=1)
-    return net.reshape(net.add_scatter(data, places, updates, "ELEMENT", axis), net.output.shape)
+    data, indices = net.tensor(x, rank=1), net.tensor(index, rank=1)
+    return net.reshape(net.add_scatter(data, indices, updates, "ELEMENT", axis), net.output.shape)
 
 
 def _index_put_shape(
@@ -204,7 +206,7 @@ def _index_put_shape(
         require_broadcast(values, torch.ops.aten.index.Tensor(self, numbers).shape)
     by_mask = len(given) == 1 and isinstance(given[0], FakeTensor) and given[0].dtype in MASKS
     if accumulate and not by_mask:
-        # Several values for one place are added up by a formula.
+        # Several values for one element are added up by a formula.
         return NotImplemented
     return self.new_empty(self.shape)
 
@@ -223,7 +225,7 @@ def index_put(
     if len(given) == 1 and net.is_traced(first) and first.dtype in MASKS:
         return _put_by_mask(net, self, axis, first, values, accumulate)
     numbers = integer_indices(net, self, indices)
-    found = places(net, self, numbers)
+    found = points(net, self, numbers)
     rank = len(found.shape) + self.ndim - found.count
     order = found.result_order(rank)
     rest = [self.shape[axis] for axis in found.order[found.count :]]
@@ -246,7 +248,7 @@ def _put_by_mask(
 ) -> NetworkTensor:
     """Overwrite where a mask holds that covers the dimensions from ``axis`` on.
 
-    ``values`` have one dimension in the place of the mask's; it must be of size 1, as how many
+    ``values`` have one dimension where the mask's stand; it must be of size 1, as how many
     elements the mask selects is not known.
     """
     behind = x.ndim - axis - mask.ndim
@@ -269,5 +271,5 @@ def _put_by_mask(
 
 
 def _inverse(order: Sequence[int]) -> list[int]:
-    """Give the permutation that undoes another."""
+    """Return the permutation that undoes another."""
     return sorted(range(len(order)), key=lambda axis: order[axis])

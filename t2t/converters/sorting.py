@@ -30,7 +30,7 @@ def argmax(
     net: Network, self: torch.Tensor, dim: int | None = None, keepdim: bool = False
 ) -> NetworkTensor:
     """Convert to the index of the first greatest element along a dimension, or of all."""
-    return _place(net, "MAX", self, dim, keepdim)
+    return _index_of(net, "MAX", self, dim, keepdim)
 
 
 @converter("aten::argmin")
@@ -38,10 +38,12 @@ def argmin(
     net: Network, self: torch.Tensor, dim: int | None = None, keepdim: bool = False
 ) -> NetworkTensor:
     """Convert to the index of the first smallest element along a dimension, or of all."""
-    return _place(net, "MIN", self, dim, keepdim)
+    return _index_of(net, "MIN", self, dim, keepdim)
 
 
-def _place(net: Network, op: str, x: torch.Tensor, dim: int | None, keepdim: bool) -> NetworkTensor:
+def _index_of(
+    net: Network, op: str, x: torch.Tensor, dim: int | None, keepdim: bool
+) -> NetworkTensor:
     if x.ndim == 0:
         return net.tensor(0, torch.int64)
     tensor = net.tensor(x, working_dtype(x.dtype))
@@ -62,21 +64,21 @@ def _first(
     keepdim: bool,
     best: NetworkTensor | None = None,
 ) -> NetworkTensor:
-    """Give the first place of the extreme, which TensorRT's TopK does not promise among equals."""
+    """Return the first index of the extreme, which ITopKLayer does not promise among equals."""
     if best is None:
         best = reduced(net, op, x, (axis,), True)
     found = net.add_elementwise(x, best, "EQUAL")
     if net.dtype_of(x).is_floating_point:
-        # The extreme of what holds a NaN is NaN, which is at its first place.
+        # The extreme of what holds a NaN is NaN, which is first at its index.
         found = net.add_elementwise(found, net.add_unary(x, "ISNAN"), "OR")
     last = net.tensor(size - 1, torch.int32, len(x.shape))
     # The last index stands for "not here".
-    places = net.add_select(found, _count(net, size, axis, len(x.shape)), last)
-    return net.cast(reduced(net, "MIN", places, (axis,), keepdim), torch.int64)
+    indices = net.add_select(found, _count(net, size, axis, len(x.shape)), last)
+    return net.cast(reduced(net, "MIN", indices, (axis,), keepdim), torch.int64)
 
 
 def _count(net: Network, size: Any, axis: int, rank: int) -> NetworkTensor:
-    """Give 0, 1, 2, ... along one dimension, as int32."""
+    """Return 0, 1, 2, ... along one dimension, as int32."""
     number = static_size(size)
     if number is not None:
         shape = [1] * rank
@@ -89,13 +91,13 @@ def _count(net: Network, size: Any, axis: int, rank: int) -> NetworkTensor:
 
 @converter("aten::max.dim")
 def max_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Maybe:
-    """Convert to the greatest values along a dimension, and their first places."""
+    """Convert to the greatest values along a dimension, and their first indices."""
     return _extreme(net, "MAX", self, dim, keepdim)
 
 
 @converter("aten::min.dim")
 def min_dim(net: Network, self: torch.Tensor, dim: int, keepdim: bool = False) -> _Maybe:
-    """Convert to the smallest values along a dimension, and their first places."""
+    """Convert to the smallest values along a dimension, and their first indices."""
     return _extreme(net, "MIN", self, dim, keepdim)
 
 
@@ -108,11 +110,11 @@ def _extreme(net: Network, op: str, x: torch.Tensor, dim: int, keepdim: bool) ->
     if x.ndim == 0:
         return net.tensor(x), net.tensor(0, torch.int64)
     best = reduced(net, op, tensor, axes, True)
-    places = _first(net, op, tensor, axes[0], x.shape[axes[0]], keepdim, best)
+    indices = _first(net, op, tensor, axes[0], x.shape[axes[0]], keepdim, best)
     if not net.is_used(0):
-        return None, places
+        return None, indices
     values = best if keepdim else net.reshape(best, net.output[0].shape)
-    return net.cast(values, net.compute_dtype(x.dtype)), places
+    return net.cast(values, net.compute_dtype(x.dtype)), indices
 
 
 def _topk_output(
@@ -144,7 +146,7 @@ def topk(
     largest: bool = True,
     sorted: bool = True,
 ) -> _Pair:
-    """Convert to the ``k`` greatest or smallest elements along a dimension, and their places.
+    """Convert to the ``k`` greatest or smallest elements along a dimension, and their indices.
 
     They are sorted in any case. Which of equal elements comes first is not defined.
     """
@@ -160,7 +162,7 @@ def sort(
     descending: bool = False,
     stable: bool | None = None,
 ) -> _Pair:
-    """Convert to the sorted elements along a dimension of up to 3840, and their places.
+    """Convert to the sorted elements along a dimension of up to 3840, and their indices.
 
     Which of equal elements comes first is not defined: where it is to be, a formula takes over.
     """
@@ -170,7 +172,7 @@ def sort(
 
 
 def _best(net: Network, x: torch.Tensor, k: Any, dim: int, op: str) -> _Pair:
-    """Give the k best along a dimension of a tensor of any rank, and their int64 places."""
+    """Return the k best along a dimension of a tensor of any rank, and their int64 indices."""
     tensor = net.tensor(x)
     if x.ndim == 0:
         return tensor, net.tensor(0, torch.int64)
@@ -182,7 +184,7 @@ def _best(net: Network, x: torch.Tensor, k: Any, dim: int, op: str) -> _Pair:
         return _layer(net, tensor, x.dtype, k, axis, op)
     # TopK takes one of the last four dimensions.
     order = [other for other in range(x.ndim) if other != axis] + [axis]
-    back = [order.index(place) for place in range(x.ndim)]
+    back = [order.index(other) for other in range(x.ndim)]
     pair = _layer(net, net.transpose(tensor, order), x.dtype, k, x.ndim - 1, op)
     return net.transpose(pair[0], back), net.transpose(pair[1], back)
 
@@ -191,5 +193,5 @@ def _layer(net: Network, x: NetworkTensor, dtype: torch.dtype, k: Any, axis: int
     if static_size(k) == 0:
         raise UnsupportedArgumentError("k=0: TensorRT's ITopKLayer gives one element at least")
     tensor = net.cast(x, net.compute_dtype(working_dtype(dtype)))
-    values, places = net.add_topk(tensor, op, k, axis)
-    return net.cast(values, net.compute_dtype(dtype)), net.cast(places, torch.int64)
+    values, indices = net.add_topk(tensor, op, k, axis)
+    return net.cast(values, net.compute_dtype(dtype)), net.cast(indices, torch.int64)

@@ -6,65 +6,179 @@ import torch
 
 from t2t.converters._compute import choose, filled, is_negative, narrowed, working_dtype
 from t2t.network import Network, NetworkTensor
-from t2t.registry import Precision, converter
+from t2t.registry import converter
 
-__all__ = ["rsqrt", "sign"]
-
-
-def _register(operation: str, *names: str, precision: Precision = "follow") -> None:
-    """Let a torch function be one layer, in torch's result type."""
-
-    @converter(*names, precision=precision)
-    def unary(net: Network, self: torch.Tensor) -> NetworkTensor:
-        """Convert to one IUnaryLayer."""
-        return net.add_unary(net.tensor(self, net.output.dtype), operation)
-
-
-_register("EXP", "aten::exp", precision="sensitive")
-_register("LOG", "aten::log", precision="sensitive")
-_register("SQRT", "aten::sqrt", precision="sensitive")
-_register("RECIP", "aten::reciprocal", precision="sensitive")
-_register("SIN", "aten::sin", precision="sensitive")
-_register("COS", "aten::cos", precision="sensitive")
-_register("TAN", "aten::tan", precision="sensitive")
-_register("ASIN", "aten::asin", precision="sensitive")
-_register("ACOS", "aten::acos", precision="sensitive")
-_register("ATAN", "aten::atan", precision="sensitive")
-_register("SINH", "aten::sinh", precision="sensitive")
-_register("COSH", "aten::cosh", precision="sensitive")
-_register("ASINH", "aten::asinh", precision="sensitive")
-_register("ACOSH", "aten::acosh", precision="sensitive")
-_register("ATANH", "aten::atanh", precision="sensitive")
-_register("ERF", "aten::erf", precision="sensitive")
-
-
-def _register_exact(operation: str, *names: str) -> None:
-    """Let a torch function be one layer; bytes take the way over int32."""
-
-    @converter(*names)
-    def unary(net: Network, self: torch.Tensor) -> NetworkTensor:
-        """Convert to one IUnaryLayer."""
-        result = net.add_unary(net.tensor(self, working_dtype(self.dtype)), operation)
-        return narrowed(net, result, self.dtype)
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "floor",
+    "isinf",
+    "isnan",
+    "log",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+]
 
 
-_register_exact("ABS", "aten::abs")
-_register_exact("NEG", "aten::neg")
+def _one_layer(net: Network, x: torch.Tensor, operation: str) -> NetworkTensor:
+    """Convert to one IUnaryLayer, in torch's result type."""
+    return net.add_unary(net.tensor(x, net.output.dtype), operation)
 
 
-def _register_rounding(operation: str, *names: str) -> None:
-    """Let a torch function round floats, and leave integers as they are."""
-
-    @converter(*names)
-    def rounding(net: Network, self: torch.Tensor) -> NetworkTensor:
-        """Convert to one IUnaryLayer; of integers to nothing."""
-        x = net.tensor(self)
-        return net.add_unary(x, operation) if self.dtype.is_floating_point else x
+@converter("aten::exp", precision="sensitive")
+def exp(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert ``e ** self``."""
+    return _one_layer(net, self, "EXP")
 
 
-_register_rounding("CEIL", "aten::ceil")
-_register_rounding("FLOOR", "aten::floor")
-_register_rounding("ROUND", "aten::round.default")
+@converter("aten::log", precision="sensitive")
+def log(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the natural logarithm."""
+    return _one_layer(net, self, "LOG")
+
+
+@converter("aten::sqrt", precision="sensitive")
+def sqrt(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the square root; NaN for negative numbers."""
+    return _one_layer(net, self, "SQRT")
+
+
+@converter("aten::reciprocal", precision="sensitive")
+def reciprocal(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert ``1 / self``."""
+    return _one_layer(net, self, "RECIP")
+
+
+@converter("aten::sin", precision="sensitive")
+def sin(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the sine of an angle in radians."""
+    return _one_layer(net, self, "SIN")
+
+
+@converter("aten::cos", precision="sensitive")
+def cos(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the cosine of an angle in radians."""
+    return _one_layer(net, self, "COS")
+
+
+@converter("aten::tan", precision="sensitive")
+def tan(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the tangent of an angle in radians."""
+    return _one_layer(net, self, "TAN")
+
+
+@converter("aten::asin", precision="sensitive")
+def asin(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the angle of a sine."""
+    return _one_layer(net, self, "ASIN")
+
+
+@converter("aten::acos", precision="sensitive")
+def acos(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the angle of a cosine."""
+    return _one_layer(net, self, "ACOS")
+
+
+@converter("aten::atan", precision="sensitive")
+def atan(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the angle of a tangent."""
+    return _one_layer(net, self, "ATAN")
+
+
+@converter("aten::sinh", precision="sensitive")
+def sinh(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the hyperbolic sine."""
+    return _one_layer(net, self, "SINH")
+
+
+@converter("aten::cosh", precision="sensitive")
+def cosh(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the hyperbolic cosine."""
+    return _one_layer(net, self, "COSH")
+
+
+@converter("aten::asinh", precision="sensitive")
+def asinh(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the inverse of the hyperbolic sine."""
+    return _one_layer(net, self, "ASINH")
+
+
+@converter("aten::acosh", precision="sensitive")
+def acosh(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the inverse of the hyperbolic cosine."""
+    return _one_layer(net, self, "ACOSH")
+
+
+@converter("aten::atanh", precision="sensitive")
+def atanh(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the inverse of the hyperbolic tangent."""
+    return _one_layer(net, self, "ATANH")
+
+
+@converter("aten::erf", precision="sensitive")
+def erf(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the error function."""
+    return _one_layer(net, self, "ERF")
+
+
+def _exact(net: Network, x: torch.Tensor, operation: str) -> NetworkTensor:
+    """Convert to one IUnaryLayer; bytes take the way over int32."""
+    result = net.add_unary(net.tensor(x, working_dtype(x.dtype)), operation)
+    return narrowed(net, result, x.dtype)
+
+
+@converter("aten::abs")
+def abs(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert the magnitude."""
+    return _exact(net, self, "ABS")
+
+
+@converter("aten::neg")
+def neg(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert ``-self``."""
+    return _exact(net, self, "NEG")
+
+
+def _rounded(net: Network, x: torch.Tensor, operation: str) -> NetworkTensor:
+    """Convert to one IUnaryLayer; integers stay as they are."""
+    tensor = net.tensor(x)
+    return net.add_unary(tensor, operation) if x.dtype.is_floating_point else tensor
+
+
+@converter("aten::ceil")
+def ceil(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert rounding up."""
+    return _rounded(net, self, "CEIL")
+
+
+@converter("aten::floor")
+def floor(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert rounding down."""
+    return _rounded(net, self, "FLOOR")
+
+
+@converter("aten::round.default")
+def round(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert rounding to the nearest whole number, halves to even."""
+    return _rounded(net, self, "ROUND")
 
 
 @converter("aten::sign", "aten::sgn")

@@ -128,8 +128,8 @@ def unfold(net: Network, self: torch.Tensor, dimension: int, size: int, step: in
         return net.transpose(net.reshape(used, [*before, windows, size, *behind]), order)
     inside = torch.arange(size)
     if static_size(windows) is not None:
-        places: Any = torch.arange(windows).unsqueeze(1) * step + inside
+        indices: Any = torch.arange(windows).unsqueeze(1) * step + inside
     else:
         first = net.unsqueeze(net.add_linspace([windows], 0, step, torch.int64), [1])
-        places = net.add_elementwise(first, inside, "SUM")
-    return net.transpose(net.add_gather(self, places, axis), order)
+        indices = net.add_elementwise(first, inside, "SUM")
+    return net.transpose(net.add_gather(self, indices, axis), order)

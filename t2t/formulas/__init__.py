@@ -1,7 +1,7 @@
 """Operators in terms of other functions of torch, where TensorRT has no layer that computes them.
 
 A formula takes what its operator takes. Its parts are operators of their own: their results may be
-unused, their sizes dynamic, and a write to a view finds its place in the whole.
+unused, their sizes dynamic, and a write to a view reaches the whole.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Operators that combine several elements in one place; TensorRT's scatter layer keeps only one.
+"""Operators that combine several elements at one index; TensorRT's scatter layer keeps only one.
 
-Three ways, by what is known. Where the places are constants, each place reads its elements through
-a table. Where there are few pairs, every element is compared with every place. Else the elements
-are sorted by their places, summed up within each run of equal places in log2(n) steps, and the last
+Three ways, by what is known. Where the indices are constants, each position reads its elements
+through a table. Where there are few pairs, every element is compared with every position. Else they
+are sorted by their indices, summed up within each run of equal ones in log2(n) steps, and the last
 of each run is scattered: time and memory grow as n log n, and no product with zeros lets an
-infinity spread to other places.
+infinity spread to other positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from t2t.torch_internals import FakeTensor
 aten = torch.ops.aten
 
 MAX_PAIRS = 1 << 20
-"""Most elements of the tensor in which every element meets every place."""
+"""Most elements of the tensor in which every element meets every position."""
 
 MAX_SORTED = 3840
 """Most elements that TensorRT's ITopKLayer sorts."""
@@ -46,7 +46,7 @@ def index_put(
     values: torch.Tensor,
     accumulate: bool = False,
 ) -> Any:
-    """Add values at indices, also several at one place."""
+    """Add values at indices, also several at one index."""
     if not accumulate:
         return NotImplemented
     numbered: list[torch.Tensor | None] = []
@@ -58,24 +58,24 @@ def index_put(
     order = [*axes, *(axis for axis in range(self.ndim) if axis not in axes)]
     sizes = [self.shape[axis] for axis in axes]
     numbers = torch.broadcast_tensors(*(index.long() for _, index in given))  # type: ignore[no-untyped-call]
-    place = torch.zeros((), dtype=torch.int64)
+    position = torch.zeros((), dtype=torch.int64)
     for number, size in zip(numbers, sizes, strict=True):
-        place = place * size + torch.where(number < 0, number + size, number)
-    if static_size(place.numel()) == 0:
+        position = position * size + torch.where(number < 0, number + size, number)
+    if static_size(position.numel()) == 0:
         return self.clone()
     data = self.permute(order)
     rest = data.shape[len(axes) :]
     # torch puts the indexed dimensions first unless they stand side by side.
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     front = axes[0] if adjacent else 0
-    shape = (*self.shape[:front], *place.shape, *(rest[front:]))
+    shape = (*self.shape[:front], *position.shape, *(rest[front:]))
     rows = values.expand(shape)
-    inner = range(front, front + place.ndim)
+    inner = range(front, front + position.ndim)
     rows = rows.permute([*inner, *(axis for axis in range(rows.ndim) if axis not in inner)])
     total = _along_first(
         data.reshape(math.prod(sizes), math.prod(rest)),
-        place.reshape(-1, 1),
-        rows.reshape(place.numel(), math.prod(rest)),
+        position.reshape(-1, 1),
+        rows.reshape(position.numel(), math.prod(rest)),
         "sum",
         include_self=True,
     )
@@ -91,8 +91,8 @@ def index_add(
     x, rows = (t.reshape(1) if t.ndim == 0 else t for t in (self, source))
     if alpha != 1:
         rows = rows * alpha
-    places: list[torch.Tensor | None] = [None] * (dim % x.ndim)
-    total: torch.Tensor = aten.index_put.default(x, [*places, index.reshape(-1)], rows, True)
+    positions: list[torch.Tensor | None] = [None] * (dim % x.ndim)
+    total: torch.Tensor = aten.index_put.default(x, [*positions, index.reshape(-1)], rows, True)
     return total.reshape(self.shape)
 
 
@@ -134,18 +134,18 @@ def scatter_reduce(
     """Combine elements at indices along a dimension with what stands there, or without it."""
     if 0 in (static_size(size) for size in index.shape):
         return self.clone()
-    x, places, source = (t.reshape(1) if t.ndim == 0 else t for t in (self, index, src))
+    x, positions, source = (t.reshape(1) if t.ndim == 0 else t for t in (self, index, src))
     axis = dim % x.ndim
     # torch reads as much of the source, and writes as much of the tensor, as the index is large.
     part = x
-    for other, size in enumerate(places.shape):
+    for other, size in enumerate(positions.shape):
         source = source.narrow(other, 0, size)
         part = part if other == axis else part.narrow(other, 0, size)
     moved, columns = part.movedim(axis, 0), source.movedim(axis, 0)
     width = math.prod(moved.shape[1:])
     total = _along_first(
         moved.reshape(moved.shape[0], width),
-        _columns(places, axis),
+        _columns(positions, axis),
         columns.reshape(columns.shape[0], width),
         reduce,
         include_self,
@@ -155,7 +155,7 @@ def scatter_reduce(
         return combined.reshape(self.shape)
     out = x.clone()
     target = out
-    for other, size in enumerate(places.shape):
+    for other, size in enumerate(positions.shape):
         target = target if other == axis else target.narrow(other, 0, size)
     target.copy_(combined)
     return out.reshape(self.shape)
@@ -181,17 +181,17 @@ def _along_first(
     """Combine rows with those of ``x`` at indices along the first dimension.
 
     Args:
-        x: (places, width).
-        index: (n, width), or (n, 1) where all columns go to the same places; none is negative.
+        x: (length, width).
+        index: (n, width), or (n, 1) where all columns go to the same rows; none is negative.
         rows: (n, width).
         reduce: "sum", "mean", "prod", "amax" or "amin".
         include_self: whether what stands in ``x`` is combined too.
     """
     if not isinstance(index, FakeTensor):
-        # Behind the last place that it names, nothing changes.
+        # Behind the last row that it names, nothing changes.
         used = int(index.max()) + 1
         if int(index.min()) < 0 or not x.shape[0] >= used:
-            raise IndexError("a place is out of bounds")
+            raise IndexError("an index is out of bounds")
         if static_size(x.shape[0]) != used:
             head = _along_first(x[:used], index, rows, reduce, include_self)
             return torch.cat([head, x[used:]])
@@ -200,9 +200,9 @@ def _along_first(
             torch.float16: torch.float32, torch.bfloat16: torch.float32,
     }.get(dtype, dtype)  # fmt: skip
     data, rows = x.to(wide), rows.to(wide)
-    places = x.shape[0]
+    length = x.shape[0]
     counted = reduce == "mean" or not include_self
-    total, count = _combined(index.long(), rows, places, reduce, counted)
+    total, count = _combined(index.long(), rows, length, reduce, counted)
     combine = _COMBINE[reduce]
     if include_self:
         total = combine(data, total)
@@ -215,60 +215,60 @@ def _along_first(
 
 
 def _combined(
-    index: torch.Tensor, rows: torch.Tensor, places: Any, reduce: str, counted: bool
+    index: torch.Tensor, rows: torch.Tensor, length: Any, reduce: str, counted: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Combine rows by their places; a place without any has the neutral number.
+    """Combine rows by their indices; an index without any has the neutral number.
 
     Returns:
-        The combined rows (places, width), and how many they are.
+        The combined rows (length, width), and how many they are.
     """
     neutral = _neutral(reduce, rows.dtype)
     width = rows.shape[1]
     if not isinstance(index, FakeTensor) and static_size(width) is not None:
         longest = int(torch.bincount(_flat(index)).max())
-        if longest * places * width <= max(MAX_PAIRS, 8 * rows.numel()):
-            return _by_table(index, rows, places, reduce)
-    pairs = largest(index.shape[0]) * largest(places) * largest(width)
+        if longest * length * width <= max(MAX_PAIRS, 8 * rows.numel()):
+            return _by_table(index, rows, length, reduce)
+    pairs = largest(index.shape[0]) * largest(length) * largest(width)
     if pairs <= MAX_PAIRS:
-        meets = index.unsqueeze(0) == torch.arange(places).reshape(-1, 1, 1)
+        meets = index.unsqueeze(0) == torch.arange(length).reshape(-1, 1, 1)
         chosen = torch.where(meets, rows.unsqueeze(0), neutral)
         count = meets.sum(1) if counted else index
         return _REDUCE[reduce](chosen, 1), count
-    place, order = _sorted(index, places)
+    position, order = _sorted(index, length)
     ones = torch.ones_like(index)
-    sums = _in_runs(place, _taken(rows, order), _COMBINE[reduce])
-    count = _in_runs(place, ones, torch.add) if counted else ones
-    number = torch.arange(place.shape[0]).unsqueeze(1)
-    last = (place.roll(-1, 0) != place) | (number == place.shape[0] - 1)
-    # What is not the last of its run goes to a place of its own, behind the others.
-    target = torch.where(last, place, places)
+    sums = _in_runs(position, _taken(rows, order), _COMBINE[reduce])
+    count = _in_runs(position, ones, torch.add) if counted else ones
+    number = torch.arange(position.shape[0]).unsqueeze(1)
+    last = (position.roll(-1, 0) != position) | (number == position.shape[0] - 1)
+    # What is not the last of its run goes to a row of its own, behind the others.
+    target = torch.where(last, position, length)
     return (
-        _spread(sums, target, places, neutral),
-        _spread(count, target, places, 0) if counted else count,
+        _spread(sums, target, length, neutral),
+        _spread(count, target, length, 0) if counted else count,
     )
 
 
 def _by_table(
-    index: torch.Tensor, rows: torch.Tensor, places: int, reduce: str
+    index: torch.Tensor, rows: torch.Tensor, length: int, reduce: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Combine rows that go to constant places: each reads its own, then rows that are neutral."""
+    """Combine rows that go to constant indices: each reads its own, then rows that are neutral."""
     width = rows.shape[1]
     if index.shape[1] > 1:
         flat = _flat(index).unsqueeze(1)
-        total, count = _by_table(flat, rows.reshape(-1, 1), places * width, reduce)
-        return total.reshape(places, width), count.reshape(places, width)
-    place, order = (x.reshape(-1) for x in index.sort(stable=True, dim=0))
-    count = torch.bincount(place, minlength=places)
-    table = torch.full((int(count.max()), places), len(place))
+        total, count = _by_table(flat, rows.reshape(-1, 1), length * width, reduce)
+        return total.reshape(length, width), count.reshape(length, width)
+    position, order = (x.reshape(-1) for x in index.sort(stable=True, dim=0))
+    count = torch.bincount(position, minlength=length)
+    table = torch.full((int(count.max()), length), len(position))
     starts = count.cumsum(0) - count
-    table[torch.arange(len(place)) - starts[place], place] = order
+    table[torch.arange(len(position)) - starts[position], position] = order
     padded = torch.cat([rows, rows.new_full((1, width), _neutral(reduce, rows.dtype))])
     taken = padded.index_select(0, table.reshape(-1)).reshape(*table.shape, width)
     return _REDUCE[reduce](taken, 0), count.unsqueeze(1)
 
 
 def _flat(index: torch.Tensor) -> torch.Tensor:
-    """Number the places of a constant index as those of the flattened tensor."""
+    """Number the elements of a constant index as those of the flattened tensor."""
     columns = index.shape[1]
     return (index * columns + torch.arange(columns)).reshape(-1)
 
@@ -300,9 +300,9 @@ def _taken(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     return x.gather(0, order.expand(-1, x.shape[1]))
 
 
-def _spread(rows: torch.Tensor, target: torch.Tensor, places: Any, neutral: Any) -> torch.Tensor:
-    """Write rows to their targets; those with a target of ``places`` are dropped."""
-    out = rows.new_full((places + 1, rows.shape[1]), neutral)
+def _spread(rows: torch.Tensor, target: torch.Tensor, length: Any, neutral: Any) -> torch.Tensor:
+    """Write rows to their targets; those with a target of ``length`` are dropped."""
+    out = rows.new_full((length + 1, rows.shape[1]), neutral)
     if static_size(target.shape[1]) == 1:
         out = aten.index_put.default(out, [target.reshape(-1)], rows)
     else:
@@ -310,26 +310,28 @@ def _spread(rows: torch.Tensor, target: torch.Tensor, places: Any, neutral: Any)
     return out[:-1]
 
 
-def _in_runs(place: torch.Tensor, rows: torch.Tensor, combine: _Combine) -> torch.Tensor:
-    """Combine every row with all before it that have the same place; places are sorted."""
-    longest = None if isinstance(place, FakeTensor) else int(torch.bincount(_flat(place)).max())
+def _in_runs(position: torch.Tensor, rows: torch.Tensor, combine: _Combine) -> torch.Tensor:
+    """Combine every row with all before it that have the same index; indices are sorted."""
+    longest = (
+        None if isinstance(position, FakeTensor) else int(torch.bincount(_flat(position)).max())
+    )
 
     def join(before: Sequence[torch.Tensor], behind: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         same = before[0] == behind[0]
         return [behind[0], torch.where(same, combine(before[1], behind[1]), behind[1])]
 
-    return running(join, [place, rows], 0, longest)[1]
+    return running(join, [position, rows], 0, longest)[1]
 
 
-def _sorted(index: torch.Tensor, places: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _sorted(index: torch.Tensor, length: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Sort every column of an index; return it, and where its elements stood."""
     if largest(index.shape[0]) <= MAX_SORTED:
-        place, order = index.sort(0)
-        return place, order
+        position, order = index.sort(0)
+        return position, order
     # By one binary digit after another, the least first: those with a 0, then those with a 1.
     order = torch.arange(index.shape[0]).unsqueeze(1).expand(index.shape)
     number, rest = order, index
-    for _ in range(max(1, (largest(places) - 1).bit_length())):
+    for _ in range(max(1, (largest(length) - 1).bit_length())):
         half = rest // 2
         one = rest - half * 2
         zeros = (1 - one).cumsum(0)

@@ -11,26 +11,6 @@ import torch
 
 from t2t.registry import formula
 
-__all__ = [
-    "atan2",
-    "erfc",
-    "exp2",
-    "expm1",
-    "fmax",
-    "fmin",
-    "hypot",
-    "in_float32",
-    "lerp",
-    "log1p",
-    "log2",
-    "log10",
-    "logit",
-    "round_decimals",
-    "trunc",
-    "xlogy",
-]
-
-
 HALVES = (torch.float16, torch.bfloat16)
 
 

@@ -1,7 +1,7 @@
 """Running products, extremes and the like: each element combined with all that stand before it.
 
 TensorRT has running sums only. Here every element takes over what stands 1, then 2, then 4, ...
-places before it, so that it has met all its predecessors after log2(size) steps.
+elements before it, so that it has met all its predecessors after log2(size) steps.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def _extreme(
             better = (better & ~before[0].isnan()) | behind[0].isnan()
         return [torch.where(better, b, a) for a, b in zip(before, behind, strict=True)]
 
-    place = torch.arange(x.shape[axis]).reshape(-1, *[1] * (x.ndim - axis - 1)).expand(x.shape)
-    values, places = running(combine, [x, place], axis)
-    return values, places
+    index = torch.arange(x.shape[axis]).reshape(-1, *[1] * (x.ndim - axis - 1)).expand(x.shape)
+    values, indices = running(combine, [x, index], axis)
+    return values, indices
 
 
 @formula("aten::logcumsumexp", precision="sensitive")

@@ -26,7 +26,7 @@ _ERFINV_FAR = (
 
 @formula("aten::angle.default")
 def angle(self: torch.Tensor) -> torch.Tensor:
-    """Give pi for negative numbers, 0 for others, NaN for NaN."""
+    """Return pi for negative numbers, 0 for others, NaN for NaN."""
     dtype = self.dtype if self.is_floating_point() else torch.get_default_dtype()
     result = torch.where(self < 0, math.pi, 0.0).to(dtype)
     return torch.where(self.isnan(), self, result) if self.is_floating_point() else result
@@ -74,9 +74,9 @@ def index_reduce(
     axis = dim % x.ndim
     shape = [1] * x.ndim
     shape[axis] = -1
-    places = index.reshape(shape).expand(rows.shape).long()
+    indices = index.reshape(shape).expand(rows.shape).long()
     kind = {"mean": "mean", "prod": "prod", "amax": "amax", "amin": "amin"}[reduce]
-    result = aten.scatter_reduce.two(x, axis, places, rows, kind, include_self=include_self)
+    result = aten.scatter_reduce.two(x, axis, indices, rows, kind, include_self=include_self)
     reduced: torch.Tensor = result.reshape(self.shape)
     return reduced
 
@@ -85,8 +85,8 @@ def index_reduce(
 def masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Write the first elements of ``source``, one after another, where a mask holds."""
     x, where = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
-    place = where.reshape(-1).long().cumsum(0) - 1
-    taken = source.reshape(-1)[place.clamp(0, source.numel() - 1)]
+    position = where.reshape(-1).long().cumsum(0) - 1
+    taken = source.reshape(-1)[position.clamp(0, source.numel() - 1)]
     return torch.where(where, taken.reshape(x.shape), x)
 
 

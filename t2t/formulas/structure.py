@@ -17,8 +17,8 @@ aten = torch.ops.aten
 def split(self: torch.Tensor, split_size: Any, dim: int = 0) -> list[torch.Tensor]:
     """Cut into slices of one size, the last one perhaps smaller.
 
-    As slices of their own, those that nobody uses are no layers, and writes to one find their
-    place in the whole.
+    As slices of their own, those that nobody uses are no layers, and writes to one reach
+    the whole.
     """
     size = self.shape[dim]
     # torch gives one piece where there is nothing to cut.
@@ -144,8 +144,8 @@ def put(
     self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
     """Write into the flattened tensor."""
-    places, values = [index.reshape(-1)], source.reshape(-1)
-    flat: torch.Tensor = aten.index_put.default(self.reshape(-1), places, values, accumulate)
+    indices, values = [index.reshape(-1)], source.reshape(-1)
+    flat: torch.Tensor = aten.index_put.default(self.reshape(-1), indices, values, accumulate)
     return flat.reshape(self.shape)
 
 
@@ -240,9 +240,9 @@ def bucketize(
 
 @formula("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
-    """Give for each place of the result whose repetition stands there."""
+    """Return for each element of the result whose repetition stands there."""
     if output_size is None:
         # How long it is depends on the data; torch says so.
         return NotImplemented
-    place = torch.arange(output_size, dtype=repeats.dtype)
-    return searchsorted(repeats.cumsum(0), place, right=True).to(repeats.dtype)
+    position = torch.arange(output_size, dtype=repeats.dtype)
+    return searchsorted(repeats.cumsum(0), position, right=True).to(repeats.dtype)

@@ -1,4 +1,4 @@
-"""Where in its input each window of a max pooling has its maximum, as torch numbers the places."""
+"""Where in its input each window of a max pooling has its maximum, as torch numbers the indices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from t2t.converters._windows import Windows
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 
-__all__ = ["adaptive_places", "places_of_maxima", "pooled_places"]
+__all__ = ["adaptive_elements", "indices_of_maxima", "window_elements"]
 
-MAX_PLACES = 1 << 20
+MAX_ELEMENTS = 1 << 20
 """Most entries of the table of all windows' elements."""
 
 
-def pooled_places(sizes: Sequence[Any], windows: Windows) -> torch.Tensor:
-    """Give the elements of each window, (windows, elements), numbered over the spatial dimensions.
+def window_elements(sizes: Sequence[Any], windows: Windows) -> torch.Tensor:
+    """Return each window's elements, (windows, elements), numbered over the spatial dimensions.
 
     What lies in the padding is replaced by the window's first element.
     """
@@ -38,12 +38,12 @@ def pooled_places(sizes: Sequence[Any], windows: Windows) -> torch.Tensor:
         windows_of_axis = [
             range(start, end, dilation) for start, end in zip(starts, ends, strict=True)
         ]
-        axes.append([[place for place in w if 0 <= place < length] for w in windows_of_axis])
+        axes.append([[index for index in w if 0 <= index < length] for w in windows_of_axis])
     return _table(lengths, axes)
 
 
-def adaptive_places(sizes: Sequence[Any], counts: Sequence[Any]) -> torch.Tensor:
-    """Give the elements of the windows of an adaptive pooling, as `pooled_places` does."""
+def adaptive_elements(sizes: Sequence[Any], counts: Sequence[Any]) -> torch.Tensor:
+    """Return the elements of the windows of an adaptive pooling, as `window_elements` does."""
     lengths = _static(sizes)
     axes = [
         [
@@ -62,25 +62,25 @@ def _static(sizes: Sequence[Any]) -> list[int]:
 def _table(lengths: Sequence[int], axes: Sequence[Sequence[Sequence[int]]]) -> torch.Tensor:
     most = math.prod(max(map(len, windows)) for windows in axes)
     entries = most * math.prod(map(len, axes))
-    if entries > MAX_PLACES:
+    if entries > MAX_ELEMENTS:
         raise UnsupportedArgumentError(
-            f"return_indices=True: its windows have {entries} elements, at most {MAX_PLACES}"
+            f"return_indices=True: its windows have {entries} elements, at most {MAX_ELEMENTS}"
         )
     steps = [math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
     rows = []
     for windows in itertools.product(*axes):
         row = [
-            sum(place * step for place, step in zip(point, steps, strict=True))
+            sum(index * step for index, step in zip(point, steps, strict=True))
             for point in itertools.product(*windows)
         ]
         rows.append(row + row[:1] * (most - len(row)))
     return torch.tensor(rows, dtype=torch.int32)
 
 
-def places_of_maxima(
+def indices_of_maxima(
     net: Network, input: torch.Tensor, n: int, table: torch.Tensor, output: torch.Tensor
 ) -> NetworkTensor:
-    """Convert ([N], C, *spatial) to the place of each window's maximum, int64.
+    """Convert ([N], C, *spatial) to the index of each window's maximum, int64.
 
     Torch takes the first of equal ones, and the last NaN.
 
@@ -100,11 +100,11 @@ def places_of_maxima(
     best = net.add_reduce(elements, "MAX", axis, keep_dims=True)
     found = net.add_elementwise(elements, best, "EQUAL")
     first = net.add_select(found, shaped, plane - 1, dtype=torch.int32)
-    places = net.add_reduce(first, "MIN", axis, keep_dims=False)
+    indices = net.add_reduce(first, "MIN", axis, keep_dims=False)
     if input.is_floating_point():
         missing = net.add_unary(elements, "ISNAN")
         last = net.add_select(missing, shaped, -1, dtype=torch.int32)
         last = net.add_reduce(last, "MAX", axis, keep_dims=False)
         some = net.add_elementwise(last, 0, "LESS", dtype=torch.int32)
-        places = net.add_select(some, places, last)
-    return net.cast(net.reshape(places, output.shape), torch.int64)
+        indices = net.add_select(some, indices, last)
+    return net.cast(net.reshape(indices, output.shape), torch.int64)

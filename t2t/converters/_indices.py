@@ -1,4 +1,4 @@
-"""Places inside tensors: bounds and indices in torch's spelling, brought to TensorRT's."""
+"""Positions in tensors: bounds and indices in torch's spelling, brought to TensorRT's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2t.sizes import is_true, static_size
 
 __all__ = [
     "MASKS",
-    "Places",
+    "Points",
     "bounded",
     "broadcast",
     "check_elements",
@@ -27,7 +27,7 @@ __all__ = [
     "integer_indices",
     "known_indices",
     "mask_indices",
-    "places",
+    "points",
     "wrapped",
     "wrapped_tensor",
 ]
@@ -37,7 +37,7 @@ MASKS = (torch.bool, torch.uint8)
 
 
 def wrapped(name: str, index: Any, size: Any) -> Any:
-    """Give an index, counted from the end if negative, as a (symbolic) number from 0 on."""
+    """Return an index, counted from the end if negative, as a (symbolic) number from 0 on."""
     if is_true(index >= 0):
         return index
     if is_true(index < 0):
@@ -48,17 +48,17 @@ def wrapped(name: str, index: Any, size: Any) -> Any:
 
 
 def bounded(name: str, index: Any, size: Any) -> Any:
-    """Give a bound of a slice as Python means it: counted from the end, cut at both ends."""
-    place = wrapped(name, index, size)
-    if not is_true(place >= 0):
-        place = torch.sym_max(place, 0)
-    if not is_true(place <= size):
-        place = torch.sym_min(place, size)
-    return place
+    """Return a bound of a slice as Python means it: counted from the end, cut at both ends."""
+    bound = wrapped(name, index, size)
+    if not is_true(bound >= 0):
+        bound = torch.sym_max(bound, 0)
+    if not is_true(bound <= size):
+        bound = torch.sym_min(bound, size)
+    return bound
 
 
 def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor | NetworkTensor:
-    """Give an index tensor without negative numbers, as TensorRT needs them."""
+    """Return an index tensor without negative numbers, as TensorRT needs them."""
     number = static_size(size)
     if not net.is_traced(index):
         if not index.numel():
@@ -73,7 +73,7 @@ def wrapped_tensor(net: Network, index: torch.Tensor, size: Any) -> torch.Tensor
 
 
 def check_range(index: Any, size: Any, negative: bool = False) -> None:
-    """Let guards say that a dynamic dimension has the places that a constant index names.
+    """Let guards say that a dynamic dimension has the positions that a constant index names.
 
     Args:
         index: the index.
@@ -110,7 +110,7 @@ def check_elements(self: torch.Tensor, dim: int, index: torch.Tensor) -> None:
 def known_indices(
     self: torch.Tensor, indices: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Give the indices of a fake tensor with constant masks as places; their range is checked."""
+    """Return the indices of a fake tensor, constant masks as numbers; their range is checked."""
     numbers: list[torch.Tensor | None] = []
     for number in indices:
         if isinstance(number, FakeTensor | NoneType) or number.dtype not in MASKS:
@@ -125,14 +125,14 @@ def known_indices(
 
 
 @dataclass
-class Places:
+class Points:
     """Which elements several index tensors name.
 
     Attributes:
         order: the tensor's dimensions, the indexed ones first.
         count: how many are indexed.
         shape: the shape that the index tensors have together.
-        front: how many dimensions of the result stand before that shape, as torch places it.
+        front: how many dimensions of the result stand before that shape, as torch puts it.
         coordinates: an int network tensor of that shape and one more dimension of size ``count``.
         constant: the same as a torch tensor, where it is a constant.
     """
@@ -145,7 +145,7 @@ class Places:
     constant: torch.Tensor | None = None
 
     def result_order(self, rank: int) -> list[int]:
-        """Give the order in which dimensions (``shape``, then the rest) stand in the result."""
+        """Return the order in which dimensions (``shape``, then the rest) stand in the result."""
         inner = len(self.shape)
         rest = list(range(inner, rank))
         return [*rest[: self.front], *range(inner), *rest[self.front :]]
@@ -154,7 +154,7 @@ class Places:
 def integer_indices(
     net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Give one index or None for every dimension; constant masks become the places they select.
+    """Return one index or None for every dimension; constant masks become the indices they select.
 
     Raises:
         UnsupportedOperatorError: a mask depends on the input.
@@ -174,11 +174,11 @@ def integer_indices(
 
 
 def mask_indices(mask: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Give the places where a constant mask holds, one tensor for each of its dimensions."""
+    """Return the indices where a constant mask holds, one tensor for each of its dimensions."""
     return mask.nonzero().unbind(1)
 
 
-def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Places:
+def points(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Points:
     """Bring the indices of ``self[indices]`` to one tensor of coordinates.
 
     Args:
@@ -205,11 +205,11 @@ def places(net: Network, self: torch.Tensor, indices: Sequence[torch.Tensor | No
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     rest = [axis for axis in range(self.ndim) if axis not in axes]
     front = axes[0] if adjacent else 0
-    return Places([*axes, *rest], len(axes), shape, front, coordinates, constant)
+    return Points([*axes, *rest], len(axes), shape, front, coordinates, constant)
 
 
 def broadcast(shapes: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
-    """Give the shape that several have together; torch has checked that they have one.
+    """Return the shape that several have together; torch has checked that they have one.
 
     torch.broadcast_shapes would ask whether dynamic sizes are 1.
     """
@@ -219,6 +219,6 @@ def broadcast(shapes: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
 
 
 def count(shape: Sequence[Any]) -> int | None:
-    """Give the number of elements of a shape, or None where it is dynamic."""
+    """Return the number of elements of a shape, or None where it is dynamic."""
     sizes = [static_size(size) for size in shape]
     return None if None in sizes else math.prod(size for size in sizes if size is not None)
