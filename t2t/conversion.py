@@ -17,7 +17,7 @@ import torch
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
 from t2t.errors import ConversionError, OptionError
-from t2t.lowering import Conversion, Traced, lowered, traced, without_dropout
+from t2t.lowering import Conversion, Traced, trace_module, without_dropout
 from t2t.module import Converted, PartialModule, TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.partial import convert_parts
@@ -275,7 +275,6 @@ def _cut(
 
     policy = _policy(options)
     partition, parts = partitioned(trace, policy, wishes, build_engine)
-    trace.warn()
     computed = {engine.details["precision"] for engine in partition.engines}
     return TRTModule(
         None,
@@ -370,7 +369,7 @@ def _traced(
     names = (*_OF_INPUTS, "shape_examples", "narrow_shapes", "ignore_dropout")
     started = time.perf_counter()
     given = {name: options[name] for name in names}
-    trace = traced(module, inputs, kwargs, data_sizes=data_sizes, **given)
+    trace = trace_module(module, inputs, kwargs, data_sizes=data_sizes, **given)
     _log.info("%d calls in %.2f s", len(trace.graph.calls), time.perf_counter() - started)
     return trace
 
@@ -380,7 +379,7 @@ def _converted(
 ) -> TRTModule:
     """Make one engine of a trace."""
     started = time.perf_counter()
-    conversion = lowered(trace, _policy(options), wanted)
+    conversion = trace.lowered(_policy(options), wanted)
     layers, taken = conversion.network.raw.num_layers, time.perf_counter() - started
     _log.info("network of %d layers in %.2f s", layers, taken)
     return _engine(conversion, options, module)

@@ -51,11 +51,10 @@ from t2t.tracing.kinds import unsupported_input
 __all__ = [
     "Conversion",
     "Traced",
-    "lowered",
     "missing_operators",
     "output_spec",
     "to_network",
-    "traced",
+    "trace_module",
     "without_dropout",
 ]
 
@@ -104,21 +103,6 @@ def to_network(
     kwargs: Mapping[str, Any] | None = None,
     *,
     policy: Policy | None = None,
-    quantize: Wanted | None = None,
-    **options: Any,
-) -> Conversion:
-    """Convert a module to a finished TensorRT network, without building it.
-
-    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
-    """
-    return lowered(traced(module, inputs, kwargs, **options), policy, quantize)
-
-
-def traced(
-    module: Callable[..., Any],
-    inputs: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
     min_shapes: Any = None,
     opt_shapes: Any = None,
     max_shapes: Any = None,
@@ -130,20 +114,16 @@ def traced(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
-    data_sizes: bool = False,
-) -> Traced:
-    """Trace a module's forward pass, as `convert` does; it takes and raises what that does.
+    quantize: Wanted | None = None,
+) -> Conversion:
+    """Convert a module to a finished TensorRT network, without building it.
 
-    With ``data_sizes``, for a partition, sizes may depend on the data.
+    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
     """
-    check_module(module)
-    # First, so that a missing TensorRT is said at once.
-    create_builder()
-    example = _Example.of(
+    traced = trace_module(
         module,
         inputs,
         kwargs,
-        input_names,
         min_shapes=min_shapes,
         opt_shapes=opt_shapes,
         max_shapes=max_shapes,
@@ -151,35 +131,43 @@ def traced(
         max_batch_size=max_batch_size,
         shape_examples=shape_examples,
         profiles=profiles,
+        narrow_shapes=narrow_shapes,
+        input_names=input_names,
+        output_names=output_names,
+        ignore_dropout=ignore_dropout,
     )
-    return _trace(module, example, narrow_shapes, ignore_dropout, output_names, data_sizes)
+    return traced.lowered(policy or Policy(), quantize)
 
 
-def lowered(
-    traced: Traced, policy: Policy | None = None, quantize: Wanted | None = None
-) -> Conversion:
-    """Make a network of a whole trace.
+def trace_module(
+    module: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    narrow_shapes: bool = False,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    ignore_dropout: bool = False,
+    data_sizes: bool = False,
+    **shapes: Any,
+) -> Traced:
+    """Run a module's forward pass once; networks of several precisions can be made of it.
 
-    Args:
-        traced: the trace.
-        policy: what to compute in half precision.
-        quantize: what is to be rounded, and by what.
-
-    Raises:
-        ConversionError: a call cannot be converted.
+    Takes and raises what `to_network` does, all but what decides about precision. With
+    ``data_sizes``, sizes may depend on the data, which no network can have but a partition.
     """
+    check_module(module)
+    # First, so that a missing TensorRT is said at once.
     builder = create_builder()
-    graph = traced.graph
-    network = Network(backend.create_network(builder), policy)
-    values, *_ = graph.output
-    for name in traced.output_names:
-        network.reserve(name)
-    plan = Plan() if quantize is None else planned(graph, values, quantize)
-    emit(graph, network, traced.example.names, values, plan.roundings)
-    for name, value in zip(traced.output_names, values, strict=True):
-        network.mark_output(value.tensor, name)
-    traced.warn()
-    return Conversion(network, builder, traced.signature(), graph, traced.kept, plan.quantization)
+    example = _Example.of(module, inputs, kwargs, input_names, **shapes)
+    graph, kept = _trace(module, example, narrow_shapes, ignore_dropout, data_sizes)
+    values, structure, _ = graph.output
+    if not values:
+        raise ConversionError("the module returns no tensor")
+    names = _output_names(structure, len(values), output_names, example.names)
+    for note in (*example.declared.notes, *graph.notes):
+        warnings.warn(note, ShapeWarning, stacklevel=_depth())
+    return Traced(graph, example, kept, builder, tuple(names))
 
 
 def missing_operators(
@@ -231,7 +219,7 @@ def missing_operators(
         profiles=profiles,
     )
     try:
-        graph = _trace(module, example, narrow_shapes=False, ignore_dropout=False).graph
+        graph, _ = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
     except ConversionError as error:
         # The forward pass cannot go on behind this one.
         return [str(error)]
@@ -285,28 +273,55 @@ def _depth() -> int:
 
 @dataclass
 class Traced:
-    """A traced module, and what belongs to the trace.
+    """A forward pass that was recorded, from which networks are made.
 
     Attributes:
-        graph: the trace; its output is (values, structure, classes).
-        example: the inputs, and what was declared of them.
-        kept: names of what the module keeps between calls.
-        output_names: names of the outputs.
+        graph: the trace.
+        example: the example inputs.
+        kept: names of what the module keeps between calls, though its results do not depend on it.
+        builder: the builder of the networks.
+        output_names: names of the networks' outputs.
     """
 
     graph: Graph
     example: _Example
     kept: tuple[str, ...]
-    output_names: list[str]
+    builder: Any
+    output_names: tuple[str, ...]
+
+    def lowered(self, policy: Policy, quantize: Wanted | None = None) -> Conversion:
+        """Make a finished network of the trace.
+
+        Args:
+            policy: which floating types its layers compute in.
+            quantize: what is to be rounded, and by what.
+
+        Raises:
+            ConversionError: a call cannot be converted, or not be quantized.
+        """
+        network = Network(backend.create_network(self.builder), policy)
+        values, *_ = self.graph.output
+        for name in self.output_names:
+            network.reserve(name)
+        plan = Plan() if quantize is None else planned(self.graph, values, quantize)
+        emit(self.graph, network, self.example.names, values, plan.roundings)
+        for name, value in zip(self.output_names, values, strict=True):
+            network.mark_output(value.tensor, name)
+        signature = self.signature()
+        return Conversion(
+            network, self.builder, signature, self.graph, self.kept, plan.quantization
+        )
 
     def signature(self) -> Signature:
-        """Return names, dtypes, shapes and structure of inputs and outputs."""
+        """Return names, dtypes, shapes and structure of the inputs and outputs."""
         values, structure, classes = self.graph.output
-        pairs = zip(self.output_names, values, strict=True)
         parameters = self.example.parameters
         return Signature(
             self.input_specs(),
-            tuple(output_spec(name, value.tensor, self.graph) for name, value in pairs),
+            tuple(
+                output_spec(name, value.tensor, self.graph)
+                for name, value in zip(self.output_names, values, strict=True)
+            ),
             self.example.structure,
             structure,
             self.dimensions(),
@@ -314,17 +329,8 @@ class Traced:
             parameters.defaults,
             classes,
             self.profiles() if len(self.example.declared.profiles) > 1 else (),
-            self._notes,
+            (*self.example.declared.notes, *self.graph.notes),
         )
-
-    @property
-    def _notes(self) -> tuple[str, ...]:
-        return (*self.example.declared.notes, *self.graph.notes)
-
-    def warn(self) -> None:
-        """Say what was decided about sizes."""
-        for note in self._notes:
-            warnings.warn(note, ShapeWarning, stacklevel=_depth())
 
     def dimensions(self) -> tuple[Dimension, ...]:
         """Return the dynamic dimensions, with the ranges for which the trace holds."""
@@ -351,7 +357,7 @@ class Traced:
         return tuple(low), tuple(best), tuple(high)
 
     def input_specs(self) -> tuple[TensorSpec, ...]:
-        """Return the specs of the inputs, with the ranges for which the trace holds."""
+        """Return names, dtypes and shapes of a network's inputs."""
         pairs = zip(self.example.names, self.graph.inputs, strict=True)
         return tuple(
             self._input_spec(index, name, value.tensor) for index, (name, value) in enumerate(pairs)
@@ -377,15 +383,15 @@ def _trace(
     example: _Example,
     narrow_shapes: bool,
     ignore_dropout: bool,
-    output_names: Sequence[str] | None = None,
     data_sizes: bool = False,
-) -> Traced:
+) -> tuple[Graph, tuple[str, ...]]:
+    """Return the trace, and names of what the module keeps between calls."""
     if narrow_shapes and len(example.declared.profiles) > 1:
         raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
-    def finish(output: Any, tracer: Any) -> tuple[list[Value], Any, Any]:
+    def finish(output: Any, recorder: Any) -> tuple[list[Value], Any, Any]:
         leaves, form = flatten(output, share=True, name="output")
-        return [tracer.value(leaf) for leaf in leaves], form, classes_of(output)
+        return [recorder.value(leaf) for leaf in leaves], form, classes_of(output)
 
     with without_dropout(module, ignore_dropout):
         graph = trace(
@@ -405,11 +411,7 @@ def _trace(
         check_constants(module, inputs, _constants(graph))
         kept = tuple(dict.fromkeys(change.path for change in graph.kept))
         graph.kept.clear()
-    values, structure, _ = graph.output
-    if not values:
-        raise ConversionError("the module returns no tensor")
-    names = _output_names(structure, len(values), output_names, example.names)
-    return Traced(graph, example, kept, names)
+    return graph, kept
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:
@@ -431,7 +433,7 @@ def _check_initialized(module: torch.nn.Module) -> None:
 
 
 def output_spec(name: str, x: torch.Tensor, graph: Graph) -> TensorSpec:
-    """Return the spec of a traced tensor as an output, with the ranges of its sizes."""
+    """Return name, dtype and shape of a traced tensor, with the ranges of its sizes."""
     shape = _plain(x)
     if -1 not in shape:
         return TensorSpec(name, x.dtype, shape)
