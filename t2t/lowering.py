@@ -165,7 +165,7 @@ def trace_module(
     """Run a module's forward pass once; networks of several precisions can be made of it.
 
     Takes and raises what `to_network` does, all but what decides about precision. With
-    ``data_sizes``, for a partition, sizes may depend on the data.
+    ``data_sizes``, sizes may depend on the data, which no network can have but a partition.
     """
     check_module(module)
     # First, so that a missing TensorRT is said at once.
@@ -529,7 +529,7 @@ def _check_initialized(module: torch.nn.Module) -> None:
 def output_spec(
     name: str, x: torch.Tensor, graph: Graph, dtype: torch.dtype | None = None
 ) -> TensorSpec:
-    """Return the spec of a traced tensor as an output, with the ranges of its sizes."""
+    """Return name, dtype and shape of a traced tensor, with the ranges of its sizes."""
     shape, dtype = _plain(x), dtype or x.dtype
     if -1 not in shape:
         return TensorSpec(name, dtype, shape)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _SUBMODULES = (
     "only submodules convert, because Python decides on values between them; a checkpoint of these "
-    "is loaded into the model: in Python, t2t.convert(..., partial=True) and t2t.load(path, model)"
+    "is loaded into the model: use t2t.convert(partial=True) and t2t.load(path, model) in Python"
 )
 _NOTHING_TO_COMPARE = (
     "--no-program leaves nothing that could be compared with the module here ({}): say --no-verify "
