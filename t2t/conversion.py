@@ -65,6 +65,7 @@ def convert(
     tf32: bool = False,
     compute_capabilities: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
     partial: bool = False,
@@ -131,6 +132,8 @@ def convert(
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
             TensorRT-RTX times nothing when it builds and leaves the file alone.
+        cache_dir: a folder of engines: what is converted again with the same weights, options,
+            TensorRT and GPU is not built again. Nothing is ever removed from it.
         configure: gets the IBuilderConfig last, for everything else.
         progress: show bars on stderr; None shows them only on a terminal.
         partial: where the module does not convert whole, make engines of the largest submodules
@@ -291,6 +294,7 @@ def _convert_whole(
     tf32: bool = False,
     compute_capabilities: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
     **network_options: Any,
@@ -317,6 +321,9 @@ def _convert_whole(
     check_quantized(quantized_types(network.raw), compute_capabilities)
     traced = time.perf_counter()
     _log.info("network of %d layers in %.2f s", network.raw.num_layers, traced - started)
+    program = None
+    if keep_program or cache_dir is not None:
+        program = capture(network.raw, network.weights, network.sizes())
     plan = build(
         network.raw,
         builder=conversion.builder,
@@ -326,17 +333,16 @@ def _convert_whole(
         tf32=tf32,
         compute_capabilities=compute_capabilities,
         timing_cache=timing_cache,
+        cache_dir=cache_dir,
+        program=program,
         configure=configure,
         progress=progress,
     )
     _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - traced)
-    program = None
-    if keep_program:
-        program = capture(network.raw, network.weights, network.sizes())
     converted = TRTModule(
         plan,
         conversion.signature,
-        program,
+        program if keep_program else None,
         precision=_computed_in(network.raw),
         compute_capabilities=built_for(compute_capabilities),
         original=module,

@@ -191,7 +191,7 @@ def test_options_of_convert(folder):
             *("--optimization-level", "1", "--compute-capability", "8.9", "--no-program"),
             *("--timing-cache", "timings", "--backend", "tensorrt_rtx", "--no-progress"),
             *("--input-name", "a", "--input-name", "b", "--output-name", "c"),
-            *("--output-name", "d", "--configure", "users:no_tf32"),
+            *("--output-name", "d", "--configure", "users:no_tf32", "--cache-dir", "engines"),
         )
     wanted = {
         "fp16": True,
@@ -206,6 +206,7 @@ def test_options_of_convert(folder):
         "compute_capabilities": ("8.9",),
         "keep_program": False,
         "timing_cache": Path("timings"),
+        "cache_dir": Path("engines"),
         "backend": "tensorrt_rtx",
         "progress": False,
         "input_names": ("a", "b"),

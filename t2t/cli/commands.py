@@ -21,6 +21,7 @@ import click
 from t2t.cli.options import (
     CHECKPOINT,
     EXISTING_FILE,
+    FOLDER,
     NEW_FILE,
     Given,
     device_option,
@@ -60,7 +61,7 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
 @click.option("--engine", type=NEW_FILE, help="Write the plain engine too, for C++ and trtexec.")
 @click.option(
     "--bundle",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Write a folder too: engine, description, samples.",
 )
 @input_options
@@ -120,6 +121,7 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
     help="A GPU to build for, such as 8.9; TensorRT-RTX only.",
 )
 @click.option("--timing-cache", type=NEW_FILE, help="Kernel timings, read and written.")
+@click.option("--cache-dir", type=FOLDER, help="A folder of engines that are not built again.")
 @click.option("--configure", metavar="MODULE:FUNCTION", help="A function of the IBuilderConfig.")
 @click.option(
     "--keep-program/--no-program", default=True, help="Keep what runs where the engine cannot."

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKPOINT",
     "EXISTING_FILE",
+    "FOLDER",
     "NEW_FILE",
     "Given",
     "device_option",
@@ -40,6 +41,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 Pairs = tuple[tuple[str, str], ...]
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 CHECKPOINT = click.Path(exists=True, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
