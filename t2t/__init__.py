@@ -20,6 +20,7 @@ from t2t.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from t2t import backend, errors
+    from t2t.benchmarking import benchmark
     from t2t.conversion import convert, convert_submodules
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
@@ -37,6 +38,7 @@ __all__ = [
     "Scales",
     "TRTModule",
     "backend",
+    "benchmark",
     "calibrate",
     "compare_layers",
     "convert",
@@ -60,6 +62,7 @@ _HOMES = {
     "ReferenceExecutionWarning": "t2t.module",
     "Scales": "t2t.quantization.scales",
     "TRTModule": "t2t.module",
+    "benchmark": "t2t.benchmarking",
     "calibrate": "t2t.quantization.calibration",
     "compare_layers": "t2t.verification",
     "convert": "t2t.conversion",

@@ -63,6 +63,7 @@ class StandInEngine:
     device: str = "cpu"
     contexts: list[Any] = field(default_factory=list)
     most_contexts: int = 1000
+    device_memory_size_v2: int = 4096
 
     @property
     def num_io_tensors(self) -> int:

@@ -512,7 +512,8 @@ def test_engines_that_run_here(folder, standing_in):
     found = data("bench", "net.engine", "--sizes", "max", "--require-engine", *here)
     assert found["shapes"] == {"x": [4, 3]}
     assert found["ran_on"]["executor"] == "engine"
-    assert "reference" not in good("bench", "net.engine", *here).stdout
+    assert [timing["name"] for timing in found["timings"]] == ["engine"]
+    assert "overhead" not in good("bench", "net.engine", *here).stdout
 
 
 def test_doctor_tries_each_gpu(monkeypatch):
@@ -574,15 +575,19 @@ def test_missing(folder):
 
 def test_bench_says_what_ran(folder):
     good("convert", "users:image", "--shape", "1..2..4x3x8x8", "-o", "net.pt")
+    here = ("--runs", 3, "--device", "cpu")
     for sizes, batch in (("min", 1), ("usual", 2), ("max", 4)):
-        found = data("bench", "net.pt", "--runs", 3, "--sizes", sizes, "--device", "cpu")
+        found = data("bench", "net.pt", *here, "--sizes", sizes, "--baseline", "users:image")
         assert found["shapes"] == {"x": [batch, 3, 8, 8]}
         assert found["runs"] == 3
-        assert 0 < found["min_seconds"] <= found["median_seconds"]
-        assert found["ran_on"]["executor"] == "reference executor"
-    shown = good("bench", "net.pt", "--runs", 1, "--device", "cpu").stdout
-    assert "No engine ran" in shown
-    assert "say nothing of TensorRT's speed" in shown
+        assert found["speedup"] is None, "no engine ran"
+        assert [timing["name"] for timing in found["timings"]] == ["host overhead", "eager"]
+        for timing in found["timings"]:
+            assert 0 < timing["min_seconds"] <= timing["p50_seconds"] <= timing["p99_seconds"]
+    shown = good("bench", "net.pt", *here).stdout
+    assert "No engine ran on cpu: an engine runs on CUDA tensors" in shown
+    assert "it is no time of TensorRT's" in " ".join(shown.split())
+    assert "--baseline SOURCE" in refused("bench", "net.pt", *here, "--torch-compile")
 
 
 def test_draw(folder):

@@ -43,6 +43,7 @@ ORDER = (
     "runtime",
     "module",
     "verification",
+    "benchmarking",
     "partial",
     "conversion",
     "compat",

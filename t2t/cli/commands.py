@@ -10,7 +10,6 @@ import fnmatch
 import importlib
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from t2t.cli.options import (
     engine_option,
     gathered,
     input_options,
+    model_options,
     read_by,
     read_bytes,
     rtol_option,
@@ -37,8 +37,6 @@ from t2t.cli.options import (
 from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
 
 if TYPE_CHECKING:
-    import torch
-
     from t2t.cli.inputs import Call
     from t2t.module import TRTModule
 
@@ -381,53 +379,53 @@ def missing(*, given: Given, max_batch_size: int | None) -> Result:
     show_default=True,
     help="Which of the sizes that it was built for.",
 )
-@click.option("--runs", default=50, show_default=True, type=click.IntRange(min=1))
-@click.option("--warmup", default=5, show_default=True, type=click.IntRange(min=0))
+@click.option("--runs", default=100, show_default=True, type=click.IntRange(min=1))
+@click.option("--warmup", default=10, show_default=True, type=click.IntRange(min=0))
+@click.option("--baseline", "source", default="", metavar="SOURCE", help="The module, beside it.")
+@model_options
+@click.option("--torch-compile", is_flag=True, help="Time torch.compile of the module, too.")
 @engine_option
 @drawing_options
 @device_option
 @reporting
 @gathered
 def bench(
-    *, given: Given, checkpoint: Path, sizes: str, runs: int, warmup: int, require_engine: bool
+    *,
+    given: Given,
+    checkpoint: Path,
+    sizes: str,
+    runs: int,
+    warmup: int,
+    torch_compile: bool,
+    require_engine: bool,
 ) -> Result:
-    """Time CHECKPOINT on this machine: from the call until the result is there."""
+    """Time CHECKPOINT on this machine, and with --baseline the module beside it.
+
+    Where no engine can run, this is the host's overhead only.
+    """
+    from t2t.benchmarking import benchmark
     from t2t.cli import converted as parts
     from t2t.cli.inputs import drawn, shapes_of, to_device
 
+    if torch_compile and not given.source:
+        raise Refusal("--torch-compile compiles the module: give it as --baseline SOURCE")
     converted = parts.load_converted(checkpoint, given.place)
-    converted.require_engine = require_engine
     shapes = shapes_of(converted.signature, sizes)[0]
     args, kwargs = to_device(drawn(converted.signature, shapes, given.drawer), given.place)
-    with parts.reference_allowed():
-        times = _times(lambda: converted(*args, **kwargs), given.place, runs, warmup)
-    ran = converted.ran_on
-    assert ran is not None
-    summary = {
-        "median": statistics.median(times),
-        "min": min(times),
-        "p90": statistics.quantiles(times, n=10)[8] if runs > 1 else times[0],
-    }
+    report = benchmark(
+        converted,
+        args,
+        kwargs,
+        baseline=given.open().module if given.source else None,
+        torch_compile=torch_compile,
+        runs=runs,
+        warmup=warmup,
+        require_engine=require_engine,
+    )
     names = converted.input_names
-    data = {
-        "ran_on": ran.to_dict(),
-        "shapes": dict(zip(names, shapes, strict=True)),
-        "runs": runs,
-        **{f"{name}_seconds": value for name, value in summary.items()},
-    }
-    texts = (f"{name} {parts.sizes_text(s)}" for name, s in zip(names, shapes, strict=True))
-    facts = [
-        ("ran on", ran.place),
-        ("inputs", ", ".join(texts)),
-        *((name, f"{value * 1e3:.3f} ms") for name, value in summary.items()),
-    ]
-    shown: list[Any] = [table(["", ""], facts)]
-    if not ran.is_engine:
-        shown.append(
-            f"No engine ran: {ran.reason}.\nThese are times of PyTorch's reference executor, which "
-            "checks results; they say nothing of TensorRT's speed."
-        )
-    return Result(data, shown)
+    data = {**report.to_dict(), "shapes": dict(zip(names, shapes, strict=True))}
+    head, *rows = report.rows()
+    return Result(data, [*report.lines(), table(head, rows)])
 
 
 @click.command()
@@ -491,17 +489,3 @@ def _check_target(path: Path) -> None:
         raise Refusal(f"{path}: there is no folder {str(folder)!r}")
     if not os.access(folder, os.W_OK):
         raise Refusal(f"{path}: {str(folder)!r} cannot be written to")
-
-
-def _times(run: Callable[[], Any], device: torch.device, runs: int, warmup: int) -> list[float]:
-    """Return the seconds of each run, from the call until the result is there."""
-    import torch
-
-    times = []
-    for _ in range(warmup + runs):
-        started = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - started)
-    return times[warmup:]

@@ -32,6 +32,7 @@ __all__ = [
     "engine_option",
     "gathered",
     "input_options",
+    "model_options",
     "read_by",
     "read_bytes",
     "rtol_option",
@@ -84,8 +85,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
-source_options = _options(
-    click.argument("source"),
+model_options = _options(
     click.option(
         "--set",
         "settings",
@@ -96,6 +96,7 @@ source_options = _options(
     ),
     click.option("--weights", type=EXISTING_FILE, help="A state_dict for the module."),
 )
+source_options = _options(click.argument("source"), model_options)
 input_options = _options(
     click.option(
         "--shape",

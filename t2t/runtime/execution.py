@@ -145,6 +145,11 @@ class Execution:
                     tensor.record_stream(stream)
         return self._move_home(results, stream)
 
+    @property
+    def memory(self) -> int:
+        """Bytes of scratch memory that each of its contexts has on the device."""
+        return int(self._engine.device_memory_size_v2)
+
     def _port(self, index: int) -> Port:
         name = self._engine.get_tensor_name(index)
         kind = self._engine.get_tensor_dtype(name)
