@@ -345,8 +345,11 @@ def inspect(*, file: Path) -> Result:
             data["unreadable"] = str(error)
             facts.append(("inputs, outputs", f"only a TensorRT that runs it reads them: {error}"))
             return Result(data, [table(["", ""], facts)])
+    inspection = converted.inspect()
     data |= {**parts.signature_data(converted.signature), **parts.details_data(converted)}
-    return Result(data, [table(["", ""], [*facts, *parts.facts_shown(converted)])])
+    data |= {name: inspection.to_dict()[name] for name in ("engine", "layers", "not_loaded")}
+    shown = table(["", ""], [*facts, *parts.facts_shown(converted)])
+    return Result(data, [shown, *inspection.engine_lines()])
 
 
 @click.command()
