@@ -71,6 +71,7 @@ setup(
     extras_require={
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
+        "onnx": ["onnx"],  # t2t.from_onnx
         "vision": VISION,
         "test": [*CHECKS, *LEARNING, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
         "sweep": SWEEP,

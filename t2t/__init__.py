@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
     from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
+    from t2t.onnx import from_onnx
     from t2t.quantization.calibration import calibrate
     from t2t.quantization.scales import Scales
     from t2t.quantization.simulation import fake_quantized
@@ -46,6 +47,7 @@ __all__ = [
     "converter",
     "errors",
     "fake_quantized",
+    "from_onnx",
     "load",
     "missing_operators",
     "record",
@@ -69,6 +71,7 @@ _HOMES = {
     "convert_submodules": "t2t.conversion",
     "converter": "t2t.registry",
     "fake_quantized": "t2t.quantization.simulation",
+    "from_onnx": "t2t.onnx",
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",
     "record": "t2t.recording",

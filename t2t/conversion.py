@@ -27,7 +27,7 @@ from t2t.quantization.scales import Scales
 from t2t.reference import capture
 from t2t.rounding import Bits
 
-__all__ = ["convert", "convert_submodules"]
+__all__ = ["computed_in", "convert", "convert_submodules"]
 
 _log = logging.getLogger(__name__)
 
@@ -343,7 +343,7 @@ def _convert_whole(
         plan,
         conversion.signature,
         program if keep_program else None,
-        precision=_computed_in(network.raw),
+        precision=computed_in(network.raw),
         compute_capabilities=built_for(compute_capabilities),
         original=module,
         quantization=conversion.quantization,
@@ -363,7 +363,7 @@ _OPTIONS = tuple(_DEFAULTS)
 _MOVING = ("CAST", "CONSTANT", "IDENTITY", "SHUFFLE")
 
 
-def _computed_in(network: Any) -> str:
+def computed_in(network: Any) -> str:
     """Name the lowest type that a layer computes in, which a half model's own may be."""
     found: set[str] = set()
     for index in range(network.num_layers):

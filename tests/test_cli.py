@@ -650,7 +650,7 @@ WRONG = [
     ("convert users:make --set wide=3 --shape 1 -o net.pt", "wide"),
     ("convert users:image --set width=3 --shape 1 -o net.pt", "a module already"),
     ("convert users:broken --shape 1 -o net.pt", "ValueError: no such width at"),
-    ("convert model.onnx --shape 1 -o net.pt", "does not read ONNX"),
+    ("missing model.onnx --shape 1", "only `t2t convert` reads ONNX"),
     ("convert model.pth --shape 1 -o net.pt", "--weights model.pth"),
     ("convert torchvision:resnet19 --shape 1 -o net.pt", "did you mean resnet18"),
     ("convert users:make -o net.pt", "--shape ids=... --shape scale=..."),

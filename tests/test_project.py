@@ -46,6 +46,7 @@ ORDER = (
     "benchmarking",
     "partial",
     "conversion",
+    "onnx",
     "compat",
     "cli",
 )

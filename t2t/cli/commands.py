@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,8 +154,8 @@ def convert(
 ) -> Result:
     r"""Convert SOURCE and write a checkpoint for t2t.load.
 
-    SOURCE is package.module:factory, torchvision:NAME, timm:NAME, transformers:NAME or a .pt2
-    file.
+    SOURCE is package.module:factory, torchvision:NAME, timm:NAME, transformers:NAME, or a .pt2 or
+    .onnx file.
 
     \b
     t2t convert torchvision:resnet50 --shape batch:1..8x3x224x224 --fp16 -o resnet50.pt
@@ -167,6 +167,20 @@ def convert(
     from t2t.cli.sources import imported
     from t2t.conversion import convert as convert_module
 
+    if Path(given.source).suffix == ".onnx":
+        from t2t.cli.onnx import convert_onnx
+
+        names = {"input_names": input_names, "output_names": output_names}
+        started = time.perf_counter()
+        converted = convert_onnx(
+            given,
+            {**options, **names, "calibration": calibration, "require_engine": require_engine},
+            configure=None if configure is None else imported(configure, "--configure"),
+            verify=verifying,
+            rtol=rtol,
+        )
+        seconds = time.perf_counter() - started
+        return _written(converted, None, targets, seconds, [])
     source = given.open()
     example = given.example(source)
     if verifying and not options["keep_program"] and given.place.type == "cpu":
@@ -197,22 +211,47 @@ def convert(
         reports = parts.compare(
             source, converted, example.call, given, rtol=rtol, require_engine=require_engine
         )
-    good = all(report.ok for _, report in reports)
-    data = {
-        **{what: str(path) if path and good else None for what, path in targets.items()},
+    if not all(report.ok for _, report in reports):
+        data = _converted_data(converted, dict.fromkeys(targets), seconds, reports)
+        click.echo(_DISAGREES, err=True)
+        return Result(data, parts.reports_shown(reports), DISAGREES)
+    return _written(converted, example.call, targets, seconds, reports)
+
+
+def _written(
+    converted: TRTModule,
+    call: Call | None,
+    targets: Mapping[str, Path | None],
+    seconds: float,
+    reports: Sequence[Any],
+) -> Result:
+    """Write the files, and return what was converted."""
+    from t2t.cli import converted as parts
+
+    output = targets["output"]
+    assert output is not None
+    written = _write(converted, call, output, targets["engine"], targets["bundle"])
+    data = _converted_data(converted, targets, seconds, reports)
+    data["bytes"] = output.stat().st_size
+    facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
+    return Result(data, [table(["", ""], facts), *parts.reports_shown(reports)])
+
+
+def _converted_data(
+    converted: TRTModule,
+    targets: Mapping[str, Path | None],
+    seconds: float,
+    reports: Sequence[Any],
+) -> dict[str, Any]:
+    from t2t.cli import converted as parts
+
+    return {
+        **{what: str(path) if path else None for what, path in targets.items()},
         "seconds": seconds,
         **parts.signature_data(converted.signature),
         **parts.details_data(converted),
-        "verified": parts.reports_data(reports) if verifying else None,
+        "verified": parts.reports_data(reports) if reports else None,
     }
-    if not good:
-        click.echo(_DISAGREES, err=True)
-        return Result(data, parts.reports_shown(reports), DISAGREES)
-    written = _write(converted, example.call, output, engine, bundle)
-    data["bytes"] = output.stat().st_size
-    facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
-    shown = table(["", ""], facts)
-    return Result(data, [shown, *parts.reports_shown(reports)])
 
 
 def _calibration(paths: Sequence[Path]) -> Any:
@@ -240,7 +279,7 @@ def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> No
 
 
 def _write(
-    converted: TRTModule, call: Call, output: Path, engine: Path | None, bundle: Path | None
+    converted: TRTModule, call: Call | None, output: Path, engine: Path | None, bundle: Path | None
 ) -> list[tuple[str, str]]:
     """Write the files, and return rows that say so."""
     from t2t.cli import converted as parts
@@ -252,7 +291,7 @@ def _write(
         rows.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
     if bundle is not None:
         with parts.reference_allowed():
-            converted.export(bundle, *call)
+            converted.export(bundle, *(call or ()))
         rows.append(("bundle", str(bundle)))
     return rows
 
