@@ -66,10 +66,12 @@ setup(
     # 0.06 s to import; typer would put its own annotations in between.
     # rich: progress bars and tables that behave on terminals, in logs and in notebooks.
     # typing_extensions: `override` before Python 3.12; it comes with torch.
-    install_requires=["torch>=2.8", "numpy", "click>=8.2", "rich", "typing_extensions"],
+    # xxhash: keys of the engine cache. hashlib's functions take a third of the time of a build.
+    install_requires=["torch>=2.8", "numpy", "click>=8.2", "rich", "typing_extensions", "xxhash"],
     extras_require={
         "rtx": RTX,
         "tensorrt": ["tensorrt>=10.7"],
+        "onnx": ["onnx"],  # t2t.from_onnx
         "vision": VISION,
         "test": [*CHECKS, *LEARNING, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
         "sweep": SWEEP,

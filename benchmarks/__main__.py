@@ -18,6 +18,7 @@ from benchmarks import (
     command_line,
     conversion,
     dynamic,
+    engine_cache,
     execution,
     memory,
     quantization,
@@ -30,6 +31,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 FAMILIES: dict[str, Callable[[], list[Figures]]] = {
     "conversion": conversion.figures,
     "dynamic": dynamic.figures,
+    "engine_cache": engine_cache.figures,
     "recurrent": recurrent.figures,
     "memory": memory.figures,
     "execution": execution.figures,

@@ -20,10 +20,12 @@ from t2t.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from t2t import backend, errors
+    from t2t.benchmarking import benchmark
     from t2t.conversion import convert, convert_submodules
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
     from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
+    from t2t.onnx import from_onnx
     from t2t.quantization.calibration import calibrate
     from t2t.quantization.scales import Scales
     from t2t.quantization.simulation import fake_quantized
@@ -39,6 +41,7 @@ __all__ = [
     "Sensitivity",
     "TRTModule",
     "backend",
+    "benchmark",
     "calibrate",
     "compare_layers",
     "convert",
@@ -47,6 +50,7 @@ __all__ = [
     "errors",
     "fake_quantized",
     "formula",
+    "from_onnx",
     "load",
     "missing_operators",
     "record",
@@ -65,6 +69,7 @@ _HOMES = {
     "Scales": "t2t.quantization.scales",
     "Sensitivity": "t2t.tuning",
     "TRTModule": "t2t.module",
+    "benchmark": "t2t.benchmarking",
     "calibrate": "t2t.quantization.calibration",
     "compare_layers": "t2t.verification",
     "convert": "t2t.conversion",
@@ -72,6 +77,7 @@ _HOMES = {
     "converter": "t2t.registry",
     "fake_quantized": "t2t.quantization.simulation",
     "formula": "t2t.registry",
+    "from_onnx": "t2t.onnx",
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",
     "record": "t2t.recording",

@@ -178,11 +178,10 @@ def _logger(backend: str) -> Any:
         def log(self, severity: Any, msg: str) -> None:
             level, text = _LEVELS.get(severity.name, logging.INFO), msg.strip()
             expected = getattr(_heard, "muted", False) or any(noise in msg for noise in _NOISE)
-            if level >= logging.ERROR:
-                if expected:
-                    level = logging.DEBUG
-                else:
-                    _lines().append(text)
+            if expected:
+                level = min(level, logging.DEBUG)
+            elif level >= logging.ERROR:
+                _lines().append(text)
             _log.log(level, text)
 
     return Logger()
@@ -190,7 +189,7 @@ def _logger(backend: str) -> Any:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Expect errors inside a ``with`` block, in this thread: they are neither kept nor shown."""
+    """Expect errors inside a ``with`` block, in this thread: neither kept, nor shown as such."""
     before, _heard.muted = getattr(_heard, "muted", False), True
     try:
         yield

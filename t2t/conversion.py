@@ -31,7 +31,7 @@ from t2t.reference import capture
 from t2t.rounding import Bits
 from t2t.tuning import Trials, tuned
 
-__all__ = ["convert", "convert_submodules"]
+__all__ = ["computed_in", "convert", "convert_submodules"]
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ def convert(
     tf32: bool = False,
     compute_capabilities: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
     partial: bool = False,
@@ -151,6 +152,8 @@ def convert(
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
             TensorRT-RTX times nothing when it builds and leaves the file alone.
+        cache_dir: a folder of engines: what is converted again with the same weights, options,
+            TensorRT and GPU is not built again. Nothing is ever removed from it.
         configure: gets the IBuilderConfig last, for everything else.
         progress: show bars on stderr; None shows them only on a terminal.
         partial: where the module does not convert whole, cut its operators into engines and what
@@ -444,22 +447,23 @@ def _engine(
     """Build the engine of a network."""
     network, capabilities = conversion.network, options["compute_capabilities"]
     check_quantized(quantized_types(network.raw), capabilities)
+    program = None
+    if options["keep_program"] or options["cache_dir"] is not None:
+        program = capture(network.raw, network.weights, network.sizes())
     started = time.perf_counter()
     plan = build(
         network.raw,
         builder=conversion.builder,
         profiles=conversion.profiles(),
         **{name: options[name] for name in _OF_BUILDER},
+        program=program,
     )
     _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
-    program = None
-    if options["keep_program"]:
-        program = capture(network.raw, network.weights, network.sizes())
     return TRTModule(
         plan,
         conversion.signature,
-        program,
-        precision=_computed_in(network.raw),
+        program if options["keep_program"] else None,
+        precision=computed_in(network.raw),
         compute_capabilities=built_for(capabilities),
         original=original,
         quantization=conversion.quantization,
@@ -475,6 +479,7 @@ _OF_BUILDER = (
     "tf32",
     "compute_capabilities",
     "timing_cache",
+    "cache_dir",
     "configure",
     "progress",
 )
@@ -491,7 +496,7 @@ _OPTIONS = tuple(_DEFAULTS)
 _MOVING = ("CAST", "CONSTANT", "IDENTITY", "SHUFFLE")
 
 
-def _computed_in(network: Any) -> str:
+def computed_in(network: Any) -> str:
     """Name the lowest type that a layer computes in, which a half model's own may be."""
     found: set[str] = set()
     for index in range(network.num_layers):

@@ -35,7 +35,7 @@ _LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set it
 _PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
 _DEVICE = "the converted module runs where its inputs are; leave it out"
 _NO_DLA = "DLA is not supported; leave it out"
-_NO_CACHE = "save the converted module instead: model_trt.save(path), t2t.load(path)"
+_CACHE = "say cache_dir=<a folder>: what was built before is not built again"
 
 FOREIGN: dict[str, str] = {
     name: text
@@ -86,8 +86,8 @@ FOREIGN: dict[str, str] = {
         ("timing_cache_path", "say timing_cache=<path>"),
         (
             "cache_built_engines reuse_cached_engines engine_cache_dir engine_cache_size "
-            "custom_engine_cache",
-            _NO_CACHE,
+            "custom_engine_cache engine_cache",
+            _CACHE,
         ),
         ("lazy_engine_init use_python_runtime", "engines load at their first run; leave it out"),
         ("builder_optimization_level", "say optimization_level=0 to 5"),
@@ -213,6 +213,12 @@ def _is_new_file(value: Any) -> bool:
     return path.parent.is_dir() and not path.is_dir()
 
 
+def _is_folder(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and (
+        not Path(value).exists() or Path(value).is_dir()
+    )
+
+
 def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
@@ -286,6 +292,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tf32": _FLAG,
     "compute_capabilities": (_is_names, 'a list of compute capabilities: ["8.6", "8.9"]'),
     "timing_cache": (_or_none(_is_new_file), "the path of a file, in a directory that exists"),
+    "cache_dir": (_or_none(_is_folder), "the path of a folder, which is made where there is none"),
     "configure": (_or_none(callable), "a function that gets the IBuilderConfig"),
     "progress": (_or_none(_is_bool), "True, False or None"),
     "partial": _FLAG,

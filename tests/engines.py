@@ -6,6 +6,7 @@ CPU or on a GPU's current stream. What they compute is a function of torch tenso
 """
 
 import ctypes
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -63,6 +64,10 @@ class StandInEngine:
     device: str = "cpu"
     contexts: list[Any] = field(default_factory=list)
     most_contexts: int = 1000
+    device_memory_size_v2: int = 4096
+    layers: Sequence[Any] = ()  # as the inspector tells them: names, or dicts
+    name: str = "Unnamed Network 0"
+    refittable: bool = False
 
     @property
     def num_io_tensors(self) -> int:
@@ -92,6 +97,19 @@ class StandInEngine:
         host = self.info(name).on_host
         return trt.TensorLocation.HOST if host else trt.TensorLocation.DEVICE
 
+    @property
+    def profiling_verbosity(self) -> Any:
+        full = any(isinstance(layer, dict) for layer in self.layers)
+        kinds = trt.ProfilingVerbosity
+        return kinds.DETAILED if full else kinds.LAYER_NAMES_ONLY
+
+    def get_tensor_format(self, name: str) -> Any:
+        assert self.info(name)
+        return trt.TensorFormat.LINEAR
+
+    def create_engine_inspector(self) -> Any:
+        return StandInInspector(self)
+
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[tuple[int, ...]]:
         assert not self.info(name).on_host
         shape = self.info(name).shape
@@ -108,6 +126,18 @@ class StandInEngine:
         return self.contexts[-1]
 
 
+@dataclass
+class StandInInspector:
+    """EngineInspector."""
+
+    engine: StandInEngine
+
+    def get_engine_information(self, format: Any) -> str:
+        assert format == trt.LayerInformationFormat.JSON
+        names = [info.name for info in [*self.engine.inputs, *self.engine.outputs]]
+        return json.dumps({"Layers": list(self.engine.layers), "Bindings": names})
+
+
 class StandInContext:
     """IExecutionContext: one call at a time, or the test fails."""
 
@@ -120,6 +150,8 @@ class StandInContext:
         self.streams: list[int] = []
         self.busy = False
         self.fails = False
+        self.profiler: Any = None
+        self.enqueue_emits_profile = True
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         assert isinstance(stream_handle, int)
@@ -170,6 +202,11 @@ class StandInContext:
         with self.stream(stream_handle):
             done = self.write(stream_handle)
         self.busy = not done
+        if self.profiler is not None and self.enqueue_emits_profile:
+            assert isinstance(self.profiler, trt.IProfiler)
+            for index, layer in enumerate(self.engine.layers):
+                name = layer if isinstance(layer, str) else layer["Name"]
+                self.profiler.report_layer_time(name, 0.25 * (index + 1))
         return done
 
     def stream(self, handle: int) -> Any:

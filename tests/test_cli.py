@@ -201,7 +201,7 @@ def test_options_of_convert(folder):
             *("--optimization-level", "1", "--compute-capability", "8.9", "--no-program"),
             *("--timing-cache", "timings", "--backend", "tensorrt_rtx", "--no-progress"),
             *("--input-name", "a", "--input-name", "b", "--output-name", "c"),
-            *("--output-name", "d", "--configure", "users:no_tf32"),
+            *("--output-name", "d", "--configure", "users:no_tf32", "--cache-dir", "engines"),
         )
     wanted = {
         "fp16": True,
@@ -216,6 +216,7 @@ def test_options_of_convert(folder):
         "compute_capabilities": ("8.9",),
         "keep_program": False,
         "timing_cache": Path("timings"),
+        "cache_dir": Path("engines"),
         "backend": "tensorrt_rtx",
         "progress": False,
         "input_names": ("a", "b"),
@@ -548,7 +549,8 @@ def test_engines_that_run_here(folder, standing_in):
     found = data("bench", "net.engine", "--sizes", "max", "--require-engine", *here)
     assert found["shapes"] == {"x": [4, 3]}
     assert found["ran_on"]["executor"] == "engine"
-    assert "reference" not in good("bench", "net.engine", *here).stdout
+    assert [timing["name"] for timing in found["timings"]] == ["engine"]
+    assert "overhead" not in good("bench", "net.engine", *here).stdout
 
 
 def test_doctor_tries_each_gpu(monkeypatch):
@@ -610,15 +612,19 @@ def test_missing(folder):
 
 def test_bench_says_what_ran(folder):
     good("convert", "users:image", "--shape", "1..2..4x3x8x8", "-o", "net.pt")
+    here = ("--runs", 3, "--device", "cpu")
     for sizes, batch in (("min", 1), ("usual", 2), ("max", 4)):
-        found = data("bench", "net.pt", "--runs", 3, "--sizes", sizes, "--device", "cpu")
+        found = data("bench", "net.pt", *here, "--sizes", sizes, "--baseline", "users:image")
         assert found["shapes"] == {"x": [batch, 3, 8, 8]}
         assert found["runs"] == 3
-        assert 0 < found["min_seconds"] <= found["median_seconds"]
-        assert found["ran_on"]["executor"] == "reference executor"
-    shown = good("bench", "net.pt", "--runs", 1, "--device", "cpu").stdout
-    assert "No engine ran" in shown
-    assert "say nothing of TensorRT's speed" in shown
+        assert found["speedup"] is None, "no engine ran"
+        assert [timing["name"] for timing in found["timings"]] == ["host overhead", "eager"]
+        for timing in found["timings"]:
+            assert 0 < timing["min_seconds"] <= timing["p50_seconds"] <= timing["p99_seconds"]
+    shown = good("bench", "net.pt", *here).stdout
+    assert "No engine ran on cpu: an engine runs on CUDA tensors" in shown
+    assert "it is no time of TensorRT's" in " ".join(shown.split())
+    assert "--baseline SOURCE" in refused("bench", "net.pt", *here, "--torch-compile")
 
 
 def test_draw(folder):
@@ -681,7 +687,7 @@ WRONG = [
     ("convert users:make --set wide=3 --shape 1 -o net.pt", "wide"),
     ("convert users:image --set width=3 --shape 1 -o net.pt", "a module already"),
     ("convert users:broken --shape 1 -o net.pt", "ValueError: no such width at"),
-    ("convert model.onnx --shape 1 -o net.pt", "does not read ONNX"),
+    ("missing model.onnx --shape 1", "only `t2t convert` reads ONNX"),
     ("convert model.pth --shape 1 -o net.pt", "--weights model.pth"),
     ("convert torchvision:resnet19 --shape 1 -o net.pt", "did you mean resnet18"),
     ("convert users:make -o net.pt", "--shape ids=... --shape scale=..."),

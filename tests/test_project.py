@@ -46,8 +46,10 @@ ORDER = (
     "verification",
     "tuning",
     "partition",
+    "benchmarking",
     "partial",
     "conversion",
+    "onnx",
     "compat",
     "cli",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ import torch
 
 from t2t import backend
 from t2t.backend import trt
+from t2t.building.cache import key_of, read_plan, write_plan
 from t2t.building.progress import interruptible, monitor, shown
 from t2t.errors import BuildError
 from t2t.files import written_whole
 from t2t.io import range_problem
+from t2t.reference import Program, capture
 
 __all__ = [
     "Profile",
@@ -26,6 +29,8 @@ __all__ = [
     "create_builder",
     "quantized_types",
 ]
+
+_log = logging.getLogger(__name__)
 
 Range = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Minimum, optimum and maximum: of a shape, or of the values of a shape input."""
@@ -78,9 +83,11 @@ def build(
     tf32: bool = False,
     compute_capabilities: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    program: Program | None = None,
     configure: Callable[[Any], None] | None = None,
     progress: bool | None = None,
-) -> bytes:
+) -> bytes | memoryview:
     """Build a network into a plan. Equal networks give equal bytes on TensorRT-RTX.
 
     Args:
@@ -94,11 +101,14 @@ def build(
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
             TensorRT-RTX times nothing when it builds and leaves the file alone.
+        cache_dir: a folder of plans: an equal network with equal settings is not built again.
+        program: the network as `t2t.reference.capture` reads it back, for ``cache_dir``; by default
+            it is read here.
         configure: gets the IBuilderConfig last, for everything else.
         progress: show bars on stderr; None shows them only on a terminal.
 
     Returns:
-        The serialized engine.
+        The serialized engine; a view of the file where it was in the cache.
 
     Raises:
         BuildError: an argument does not fit the network, or TensorRT refuses it.
@@ -110,21 +120,28 @@ def build(
     _set_capabilities(config, compute_capabilities)
     for index, ranges in enumerate(profiles):
         _add_profile(config, builder.create_optimization_profile(), network, ranges, index)
-    cache = None if timing_cache is None or backend.is_rtx() else Path(timing_cache)
-    if cache is not None:
-        _read_timings(config, cache)
+    timings = None if timing_cache is None or backend.is_rtx() else Path(timing_cache)
+    if timings is not None:
+        _read_timings(config, timings)
     with shown(progress) as phases:
         config.progress_monitor = watcher = monitor(phases)
         if configure is not None:
             configure(config)
+        if cache_dir is not None:
+            key = key_of(network, config, program or capture(network), profiles)
+            if (kept := read_plan(cache_dir, key)) is not None:
+                _log.info("the plan is in the engine cache: %s", key)
+                return kept
         with interruptible(phases):
             serialized = builder.build_serialized_network(network, config)
         del watcher
     plan = b"" if serialized is None else bytes(serialized)
     if not plan:
         raise BuildError(_explain(network, backend.error_text()))
-    if cache is not None:
-        _write_timings(config, cache)
+    if timings is not None:
+        _write_timings(config, timings)
+    if cache_dir is not None:
+        write_plan(cache_dir, key, plan)
     return plan
 
 

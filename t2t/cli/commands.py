@@ -10,9 +10,8 @@ import fnmatch
 import importlib
 import json
 import os
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ import click
 from t2t.cli.options import (
     CHECKPOINT,
     EXISTING_FILE,
+    FOLDER,
     NEW_FILE,
     Given,
     device_option,
@@ -28,6 +28,7 @@ from t2t.cli.options import (
     engine_option,
     gathered,
     input_options,
+    model_options,
     read_by,
     read_bytes,
     rtol_option,
@@ -36,8 +37,6 @@ from t2t.cli.options import (
 from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
 
 if TYPE_CHECKING:
-    import torch
-
     from t2t.cli.inputs import Call
     from t2t.module import TRTModule
 
@@ -64,7 +63,7 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
 @click.option("--engine", type=NEW_FILE, help="Write the plain engine too, for C++ and trtexec.")
 @click.option(
     "--bundle",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Write a folder too: engine, description, samples.",
 )
 @input_options
@@ -166,6 +165,7 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
     help="A GPU to build for, such as 8.9; TensorRT-RTX only.",
 )
 @click.option("--timing-cache", type=NEW_FILE, help="Kernel timings, read and written.")
+@click.option("--cache-dir", type=FOLDER, help="A folder of engines that are not built again.")
 @click.option("--configure", metavar="MODULE:FUNCTION", help="A function of the IBuilderConfig.")
 @click.option(
     "--keep-program/--no-program", default=True, help="Keep what runs where the engine cannot."
@@ -201,8 +201,8 @@ def convert(
 ) -> Result:
     r"""Convert SOURCE and write a checkpoint for t2t.load.
 
-    SOURCE is package.module:factory, torchvision:NAME, timm:NAME, transformers:NAME or a .pt2
-    file.
+    SOURCE is package.module:factory, torchvision:NAME, timm:NAME, transformers:NAME, or a .pt2 or
+    .onnx file.
 
     \b
     t2t convert torchvision:resnet50 --shape batch:1..8x3x224x224 --fp16 -o resnet50.pt
@@ -215,6 +215,20 @@ def convert(
     from t2t.conversion import convert as convert_module
     from t2t.module import PartialModule
 
+    if Path(given.source).suffix == ".onnx":
+        from t2t.cli.onnx import convert_onnx
+
+        names = {"input_names": input_names, "output_names": output_names}
+        started = time.perf_counter()
+        converted = convert_onnx(
+            given,
+            {**options, **names, "calibration": calibration, "require_engine": require_engine},
+            configure=None if configure is None else imported(configure, "--configure"),
+            verify=verifying,
+            rtol=rtol,
+        )
+        seconds = time.perf_counter() - started
+        return _written(converted, None, targets, seconds, [])
     source = given.open()
     example = given.example(source)
     if verifying and not options["keep_program"] and given.place.type == "cpu":
@@ -248,22 +262,47 @@ def convert(
         reports = parts.compare(
             source, converted, example.call, given, rtol=rtol, require_engine=require_engine
         )
-    good = all(report.ok for _, report in reports)
-    data = {
-        **{what: str(path) if path and good else None for what, path in targets.items()},
+    if not all(report.ok for _, report in reports):
+        data = _converted_data(converted, dict.fromkeys(targets), seconds, reports)
+        click.echo(_DISAGREES, err=True)
+        return Result(data, parts.reports_shown(reports), DISAGREES)
+    return _written(converted, example.call, targets, seconds, reports)
+
+
+def _written(
+    converted: TRTModule,
+    call: Call | None,
+    targets: Mapping[str, Path | None],
+    seconds: float,
+    reports: Sequence[Any],
+) -> Result:
+    """Write the files, and return what was converted."""
+    from t2t.cli import converted as parts
+
+    output = targets["output"]
+    assert output is not None
+    written = _write(converted, call, output, targets["engine"], targets["bundle"])
+    data = _converted_data(converted, targets, seconds, reports)
+    data["bytes"] = output.stat().st_size
+    facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
+    return Result(data, [table(["", ""], facts), *parts.reports_shown(reports)])
+
+
+def _converted_data(
+    converted: TRTModule,
+    targets: Mapping[str, Path | None],
+    seconds: float,
+    reports: Sequence[Any],
+) -> dict[str, Any]:
+    from t2t.cli import converted as parts
+
+    return {
+        **{what: str(path) if path else None for what, path in targets.items()},
         "seconds": seconds,
         **parts.signature_data(converted.signature),
         **parts.details_data(converted),
-        "verified": parts.reports_data(reports) if verifying else None,
+        "verified": parts.reports_data(reports) if reports else None,
     }
-    if not good:
-        click.echo(_DISAGREES, err=True)
-        return Result(data, parts.reports_shown(reports), DISAGREES)
-    written = _write(converted, example.call, output, engine, bundle)
-    data["bytes"] = output.stat().st_size
-    facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
-    shown = table(["", ""], facts)
-    return Result(data, [shown, *parts.reports_shown(reports)])
 
 
 def _calibration(paths: Sequence[Path]) -> Any:
@@ -295,7 +334,7 @@ def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> No
 
 
 def _write(
-    converted: TRTModule, call: Call, output: Path, engine: Path | None, bundle: Path | None
+    converted: TRTModule, call: Call | None, output: Path, engine: Path | None, bundle: Path | None
 ) -> list[tuple[str, str]]:
     """Write the files, and return rows that say so."""
     from t2t.cli import converted as parts
@@ -308,7 +347,7 @@ def _write(
         rows.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
     if bundle is not None:
         with parts.reference_allowed():
-            converted.export(bundle, *at_edges(converted, call))
+            converted.export(bundle, *(at_edges(converted, call) if call else ()))
         rows.append(("bundle", str(bundle)))
     return rows
 
@@ -401,8 +440,11 @@ def inspect(*, file: Path) -> Result:
             data["unreadable"] = str(error)
             facts.append(("inputs, outputs", f"only a TensorRT that runs it reads them: {error}"))
             return Result(data, [table(["", ""], facts)])
+    inspection = converted.inspect()
     data |= {**parts.signature_data(converted.signature), **parts.details_data(converted)}
-    return Result(data, [table(["", ""], [*facts, *parts.facts_shown(converted)])])
+    data |= {name: inspection.to_dict()[name] for name in ("engine", "layers", "not_loaded")}
+    shown = table(["", ""], [*facts, *parts.facts_shown(converted)])
+    return Result(data, [shown, *inspection.engine_lines()])
 
 
 @click.command()
@@ -435,53 +477,53 @@ def missing(*, given: Given, max_batch_size: int | None) -> Result:
     show_default=True,
     help="Which of the sizes that it was built for.",
 )
-@click.option("--runs", default=50, show_default=True, type=click.IntRange(min=1))
-@click.option("--warmup", default=5, show_default=True, type=click.IntRange(min=0))
+@click.option("--runs", default=100, show_default=True, type=click.IntRange(min=1))
+@click.option("--warmup", default=10, show_default=True, type=click.IntRange(min=0))
+@click.option("--baseline", "source", default="", metavar="SOURCE", help="The module, beside it.")
+@model_options
+@click.option("--torch-compile", is_flag=True, help="Time torch.compile of the module, too.")
 @engine_option
 @drawing_options
 @device_option
 @reporting
 @gathered
 def bench(
-    *, given: Given, checkpoint: Path, sizes: str, runs: int, warmup: int, require_engine: bool
+    *,
+    given: Given,
+    checkpoint: Path,
+    sizes: str,
+    runs: int,
+    warmup: int,
+    torch_compile: bool,
+    require_engine: bool,
 ) -> Result:
-    """Time CHECKPOINT on this machine: from the call until the result is there."""
+    """Time CHECKPOINT on this machine, and with --baseline the module beside it.
+
+    Where no engine can run, this is the host's overhead only.
+    """
+    from t2t.benchmarking import benchmark
     from t2t.cli import converted as parts
     from t2t.cli.inputs import drawn, shapes_of, to_device
 
+    if torch_compile and not given.source:
+        raise Refusal("--torch-compile compiles the module: give it as --baseline SOURCE")
     converted = parts.load_converted(checkpoint, given.place)
-    converted.require_engine = require_engine
     shapes = shapes_of(converted.signature, sizes)[0]
     args, kwargs = to_device(drawn(converted.signature, shapes, given.drawer), given.place)
-    with parts.reference_allowed():
-        times = _times(lambda: converted(*args, **kwargs), given.place, runs, warmup)
-    ran = converted.ran_on
-    assert ran is not None
-    summary = {
-        "median": statistics.median(times),
-        "min": min(times),
-        "p90": statistics.quantiles(times, n=10)[8] if runs > 1 else times[0],
-    }
+    report = benchmark(
+        converted,
+        args,
+        kwargs,
+        baseline=given.open().module if given.source else None,
+        torch_compile=torch_compile,
+        runs=runs,
+        warmup=warmup,
+        require_engine=require_engine,
+    )
     names = converted.input_names
-    data = {
-        "ran_on": ran.to_dict(),
-        "shapes": dict(zip(names, shapes, strict=True)),
-        "runs": runs,
-        **{f"{name}_seconds": value for name, value in summary.items()},
-    }
-    texts = (f"{name} {parts.sizes_text(s)}" for name, s in zip(names, shapes, strict=True))
-    facts = [
-        ("ran on", ran.place),
-        ("inputs", ", ".join(texts)),
-        *((name, f"{value * 1e3:.3f} ms") for name, value in summary.items()),
-    ]
-    shown: list[Any] = [table(["", ""], facts)]
-    if not ran.is_engine:
-        shown.append(
-            f"No engine ran: {ran.reason}.\nThese are times of PyTorch's reference executor, which "
-            "checks results; they say nothing of TensorRT's speed."
-        )
-    return Result(data, shown)
+    data = {**report.to_dict(), "shapes": dict(zip(names, shapes, strict=True))}
+    head, *rows = report.rows()
+    return Result(data, [*report.lines(), table(head, rows)])
 
 
 @click.command()
@@ -545,17 +587,3 @@ def _check_target(path: Path) -> None:
         raise Refusal(f"{path}: there is no folder {str(folder)!r}")
     if not os.access(folder, os.W_OK):
         raise Refusal(f"{path}: {str(folder)!r} cannot be written to")
-
-
-def _times(run: Callable[[], Any], device: torch.device, runs: int, warmup: int) -> list[float]:
-    """Return the seconds of each run, from the call until the result is there."""
-    import torch
-
-    times = []
-    for _ in range(warmup + runs):
-        started = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - started)
-    return times[warmup:]

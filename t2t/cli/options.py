@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKPOINT",
     "EXISTING_FILE",
+    "FOLDER",
     "NEW_FILE",
     "Given",
     "device_option",
@@ -31,6 +32,7 @@ __all__ = [
     "engine_option",
     "gathered",
     "input_options",
+    "model_options",
     "read_by",
     "read_bytes",
     "rtol_option",
@@ -40,6 +42,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 Pairs = tuple[tuple[str, str], ...]
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 CHECKPOINT = click.Path(exists=True, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -82,8 +85,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
-source_options = _options(
-    click.argument("source"),
+model_options = _options(
     click.option(
         "--set",
         "settings",
@@ -94,6 +96,7 @@ source_options = _options(
     ),
     click.option("--weights", type=EXISTING_FILE, help="A state_dict for the module."),
 )
+source_options = _options(click.argument("source"), model_options)
 input_options = _options(
     click.option(
         "--shape",

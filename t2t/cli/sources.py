@@ -145,8 +145,7 @@ def _of_file(text: str) -> str:
     suffix = Path(text).suffix
     if suffix == ".onnx":
         return (
-            ": t2t converts PyTorch modules and does not read ONNX; name the module that the file "
-            "was exported from, or build the file with trtexec"
+            ": only `t2t convert` reads ONNX; here, name the module that the file was exported from"
         )
     if suffix in _WEIGHTS:
         return (

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import pickle
+import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,10 @@ from t2t.files import folder_written_whole
 from t2t.io import TensorSpec
 from t2t.module.checkpoint import Converted
 from t2t.module.ran_on import RanOn
+from t2t.runtime import as_plan, origin_of
 from t2t.version import __version__
 
-__all__ = ["FORMAT", "read_bundle", "write_bundle"]
+__all__ = ["FORMAT", "read_bundle", "read_entries", "write_bundle"]
 
 FORMAT = 1
 """Version of bindings.json."""
@@ -160,3 +164,48 @@ def _readme(converted: Converted, samples: Any) -> str:
 
 def _list(specs: tuple[TensorSpec, ...]) -> str:
     return "\n".join(f"- `{spec}`" for spec in specs)
+
+
+def read_entries(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Read the entries of a checkpoint of t2t's, a file or a folder of `TRTModule.export`.
+
+    Raises:
+        CheckpointError: the file is damaged or is not one of t2t's.
+        OSError: it cannot be read.
+    """
+    if Path(path).is_dir():
+        return _load_entries(path, lambda: read_bundle(Path(path)))
+    with open(path, "rb") as file:  # an OSError of torch.load can only come from damage then
+        start = file.read(64)
+    if origin_of(as_plan(start or b"\0")) is not None:
+        raise CheckpointError(
+            f"{os.fspath(path)} is a plain engine: TRTModule.from_engine(path) reads it"
+        )
+    return _load_entries(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _load_entries(path: str | os.PathLike[str], read: Callable[[], Any]) -> Mapping[str, Any]:
+    try:
+        entries = read()
+    except _UNREADABLE as error:
+        raise CheckpointError(f"{os.fspath(path)} is no checkpoint: {error}") from error
+    if not isinstance(entries, Mapping):
+        raise CheckpointError(f"{os.fspath(path)} holds a {type(entries).__name__}, no state_dict")
+    return entries
+
+
+# What torch.load raises for files that are none of its own, or damaged.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)

@@ -13,8 +13,9 @@ import torch
 
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.files import written_whole
+from t2t.module.bundle import read_entries
 from t2t.module.parts import Part, Parts, read_parts
-from t2t.module.trt_module import TRTModule, read_entries
+from t2t.module.trt_module import TRTModule
 
 __all__ = ["PartialModule", "load", "with_parts"]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
-import struct
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -19,8 +17,9 @@ from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
 from t2t.io import Signature, TensorSpec, arguments
 from t2t.module.attributes import Stored, attributes_of, first_parameter
-from t2t.module.bundle import read_bundle, write_bundle
+from t2t.module.bundle import write_bundle
 from t2t.module.checkpoint import Converted, is_entry
+from t2t.module.inspection import EngineLayer, Inspection, LayerTimes, engine_layers
 from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.module.steps import Partition
@@ -28,9 +27,9 @@ from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
-from t2t.runtime.plans import PlanData, as_plan, origin_of
+from t2t.runtime.plans import PlanData
 
-__all__ = ["ReferenceExecutionWarning", "TRTModule", "read_entries"]
+__all__ = ["ReferenceExecutionWarning", "TRTModule"]
 
 # _run_network, _run, forward and the two frames of nn.Module.__call__ stand between a warning and
 # the caller.
@@ -353,6 +352,67 @@ class TRTModule(torch.nn.Module):
         named = {name: results[name] for name in self.output_names if name in results}
         write_bundle(Path(path), converted, given, named, self.ran_on if given else None)
 
+    def inspect(self, device: torch.device | str | None = None) -> Inspection:
+        """Return what the module takes, returns and was built for, and the engine's layers.
+
+        Where the engine can be loaded, each of its layers is traced back to the modules and the
+        lines that it comes from; where not, the report says why, and all else is there.
+
+        Args:
+            device: the GPU to load it on; by default the current one.
+        """
+        converted = self._filled()
+        data: dict[str, Any] = {}
+        layers: tuple[EngineLayer, ...] = ()
+        reason = "there is none"
+        if converted.engine is not None:
+            try:
+                execution = converted.engine.load(torch.device(device or "cuda"))
+            except EngineError as error:
+                reason = str(error)
+            else:
+                data, reason = execution.describe(), ""
+                layers = engine_layers(execution.layers(), converted.program)
+        size = 0 if converted.engine is None else converted.engine.plan.numel()
+        signature = converted.signature.to_data()
+        return Inspection(self.extra_repr(), signature, self.details, size, data, layers, reason)
+
+    def profile(
+        self,
+        inputs: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        runs: int = 10,
+        warmup: int = 3,
+    ) -> LayerTimes:
+        """Measure the time of each of the engine's layers, by TensorRT's IProfiler.
+
+        A profiled run waits between layers: the shares are right, their sum is more than a run
+        takes (`t2t.benchmark` measures that).
+
+        Args:
+            inputs: as `t2t.convert` takes them, on the GPU.
+            kwargs: more keyword inputs.
+            runs: how many runs the means are of.
+            warmup: how many runs before do not count.
+
+        Raises:
+            EngineError: the engine does not run there; PyTorch's times are none of it.
+        """
+        converted = self._filled()
+        args, keywords = arguments(inputs, kwargs)
+        tensors = converted.signature.bind(args, keywords)
+        converted.signature.check(tensors)
+        if converted.engine is None:
+            raise EngineError("this module has no engine to profile, only a program")
+        execution = converted.engine.load(tensors[0].device)
+        named = dict(zip(self.input_names, tensors, strict=True))
+        times = execution.profile(named, runs, warmup)
+        layers = engine_layers(execution.layers(), converted.program)
+        known = {layer.name for layer in layers}
+        others = [{"Name": name} for name, _ in times if name not in known]
+        return LayerTimes.of(times, runs, (*layers, *engine_layers(others, converted.program)))
+
     def extra_repr(self) -> str:
         """Describe inputs, outputs, engine and program, a line each."""
         if self._converted is None:
@@ -604,48 +664,3 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def _class_name(module: Any) -> str:
     named = type(module) if isinstance(module, torch.nn.Module) else module
     return str(getattr(named, "__qualname__", type(module).__qualname__))
-
-
-def read_entries(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Read the entries of a checkpoint of t2t's, a file or a folder of `TRTModule.export`.
-
-    Raises:
-        CheckpointError: the file is damaged or is not one of t2t's.
-        OSError: it cannot be read.
-    """
-    if Path(path).is_dir():
-        return _load_entries(path, lambda: read_bundle(Path(path)))
-    with open(path, "rb") as file:  # an OSError of torch.load can only come from damage then
-        start = file.read(64)
-    if origin_of(as_plan(start or b"\0")) is not None:
-        raise CheckpointError(
-            f"{os.fspath(path)} is a plain engine: TRTModule.from_engine(path) reads it"
-        )
-    return _load_entries(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
-
-
-def _load_entries(path: str | os.PathLike[str], read: Callable[[], Any]) -> Mapping[str, Any]:
-    try:
-        entries = read()
-    except _UNREADABLE as error:
-        raise CheckpointError(f"{os.fspath(path)} is no checkpoint: {error}") from error
-    if not isinstance(entries, Mapping):
-        raise CheckpointError(f"{os.fspath(path)} holds a {type(entries).__name__}, no state_dict")
-    return entries
-
-
-# What torch.load raises for files that are none of its own, or damaged.
-_UNREADABLE = (
-    pickle.UnpicklingError,
-    struct.error,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)

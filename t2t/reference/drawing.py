@@ -291,7 +291,7 @@ def _size_arithmetic(
 
 
 def _box(layer: Layer, constants: Mapping[str, Layer], sizes: Sizes, counted: set[int]) -> Box:
-    module, operator = _split_name(layer)
+    module, operator = split_name(layer)
     weights = [(name, w, _weight_text(layer, name, w)) for name, w in layer.weights.items()]
     for at, name in enumerate(layer.inputs):
         if name is not None and name in constants:
@@ -327,7 +327,7 @@ def _tensor(name: str, kind: str, known: Sizes) -> tuple[str, str, str]:
     return name, tensor_text(kind, sizes), tensor_text(kind, short)
 
 
-def _split_name(layer: Layer) -> tuple[str, str]:
+def split_name(layer: Layer) -> tuple[str, str]:
     """Return the module's path and the operator of a layer's name.
 
     Constants and casts are called after the operator that needs them: "fc/linear/constant".

@@ -63,6 +63,11 @@ class Engine:
             raise EngineError(found)
         return found
 
+    def seat(self, device: torch.device, execution: Execution) -> None:
+        """Use this execution on a device, instead of loading the plan there."""
+        with self._lock:
+            self._loaded[device] = execution
+
     def why_not(self, device: torch.device) -> str | None:
         """Say why the plan cannot run on a device; None means that it can and is loaded now."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from t2t.backend import trt
 from t2t.dtypes import from_trt
 from t2t.errors import EngineError, ShapeError
 from t2t.io import TensorSpec
+from t2t.runtime.inspection import describe, layers_of, profiler
 from t2t.runtime.outputs import Output, make_output
 
 __all__ = ["Execution", "Port"]
@@ -55,10 +57,12 @@ class _Lane:
             until others are set.
         shapes: the outputs' shapes that belong to these.
         outputs: memory of outputs whose shape only a run tells, by name.
+        profiled: its runs are slowed down by a profiler, so no other call may take it.
     """
 
     def __init__(self, context: Any) -> None:
         self.context = context
+        self.profiled = False
         self.inputs: list[torch.Size] | None = None
         self.shapes: list[tuple[int, ...]] = []
         self.outputs: dict[str, Output] = {}
@@ -119,12 +123,54 @@ class Execution:
         with torch.cuda.device(self.device):
             return self._run(inputs, torch.cuda.current_stream(self.device))
 
+    def profile(
+        self, inputs: Mapping[str, torch.Tensor], runs: int, warmup: int
+    ) -> list[tuple[str, float]]:
+        """Run several times in a context of its own, layer by layer.
+
+        Args:
+            inputs: as for `run`.
+            runs: how many runs count.
+            warmup: how many runs before do not.
+
+        Returns:
+            Name and seconds of each layer, in the order in which TensorRT reports them.
+        """
+        guard = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with guard, backend.use(self._backend):
+            stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+            reported = profiler()
+            lane = self._new_lane()
+            lane.profiled = True
+            # The context tells it in each enqueue, which waits for the GPU then.
+            lane.context.profiler = reported
+            for run in range(warmup + runs):
+                if run == warmup:
+                    reported.times.clear()
+                self._run(inputs, stream, lane)
+            if stream is not None:
+                stream.synchronize()
+        times: list[tuple[str, float]] = reported.times
+        return times
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the engine says of itself, as plain data."""
+        return describe(self._engine)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return what TensorRT's inspector says of each layer of the engine."""
+        with backend.use(self._backend):
+            return layers_of(self._engine)
+
     def _run(
-        self, inputs: Mapping[str, torch.Tensor], stream: torch.cuda.Stream | None
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        stream: torch.cuda.Stream | None,
+        lane: _Lane | None = None,
     ) -> dict[str, torch.Tensor]:
         handle = 0 if stream is None else stream.cuda_stream
         given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
-        lane = self._take_lane(handle)
+        lane = lane or self._take_lane(handle)
         backend.forget_errors()
         self._bind(lane, given, handle)
         outputs = [
@@ -144,6 +190,11 @@ class Execution:
                 if tensor.is_cuda:
                     tensor.record_stream(stream)
         return self._move_home(results, stream)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of scratch memory that each of its contexts has on the device."""
+        return int(self._engine.device_memory_size_v2)
 
     def _port(self, index: int) -> Port:
         name = self._engine.get_tensor_name(index)
@@ -233,6 +284,8 @@ class Execution:
         return _Lane(context)
 
     def _give_back(self, lane: _Lane, stream: int) -> None:
+        if lane.profiled:
+            return
         with self._lock:
             self._idle[stream].append(lane)
 

@@ -1,0 +1,230 @@
+"""An engine's layers, traced back to the modules and lines that they come from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from t2t.reference import Layer, Program
+from t2t.reference.drawing import split_name
+from t2t.reference.text import short_line
+
+__all__ = ["EngineLayer", "Inspection", "LayerTimes", "engine_layers"]
+
+_FULL = (
+    "only names: types, formats and tactics are in engines that are built with "
+    "configure=lambda config: setattr(config, 'profiling_verbosity', "
+    "t2t.backend.trt.ProfilingVerbosity.DETAILED)"
+)
+# What TensorRT writes between the names of layers that it has joined into one.
+_BETWEEN = re.compile(r"\s*\+\s*|\|\||\.\.\.|[\[\](){},\s]+")
+
+
+@dataclass(frozen=True)
+class EngineLayer:
+    """A layer of an engine, which may be made of several of the network.
+
+    Attributes:
+        name: TensorRT's name of it.
+        kind: TensorRT's LayerType; "" where the engine has names only.
+        sources: the network's layers that are named in it.
+        module: path of the innermost module that all of these are in; "" for the whole model.
+        lines: the user's lines that these come from.
+        seconds: mean time of a run, where it was profiled.
+        details: everything that TensorRT's inspector says.
+    """
+
+    name: str
+    kind: str = ""
+    sources: tuple[str, ...] = ()
+    module: str = ""
+    lines: tuple[str, ...] = ()
+    seconds: float | None = None
+    details: Mapping[str, Any] | None = None
+
+    @property
+    def place(self) -> str:
+        """Module and lines in a few words."""
+        lines = ", ".join(map(short_line, self.lines[:2])) + (" ..." if self.lines[2:] else "")
+        return f"{self.module or '(model)'} {lines}".strip() if self.sources else ""
+
+
+def engine_layers(
+    raw: Sequence[Mapping[str, Any]], program: Program | None
+) -> tuple[EngineLayer, ...]:
+    """Trace the layers of an engine back.
+
+    Args:
+        raw: what TensorRT's inspector says of each; "Name" is used, "LayerType" and "Metadata",
+            which joined layers have of all that they are made of.
+        program: the network that the engine was built of; without it there are no lines but those
+            in the metadata.
+    """
+    known = {layer.name: layer for layer in program.layers} if program is not None else {}
+    return tuple(_traced(dict(one), known) for one in raw)
+
+
+def _traced(raw: dict[str, Any], known: Mapping[str, Layer]) -> EngineLayer:
+    name = str(raw.get("Name", ""))
+    words = [name, *filter(None, _BETWEEN.split(name))]
+    sources = tuple(dict.fromkeys(word for word in words if word in known))
+    lines = [known[source].metadata for source in sources if known[source].metadata]
+    if not sources and raw.get("Metadata"):
+        lines = [str(raw["Metadata"])]
+    paths = [split_name(known[source])[0].split(".") for source in sources]
+    return EngineLayer(
+        name,
+        str(raw.get("LayerType", "")),
+        sources,
+        ".".join(_common(paths)),
+        tuple(dict.fromkeys(lines)),
+        details=raw,
+    )
+
+
+def _common(paths: Sequence[Sequence[str]]) -> list[str]:
+    shared = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return shared
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection:
+    """What a converted module and its engine are; prints as text.
+
+    Attributes:
+        text: inputs, outputs, origin and size of the module.
+        signature: names, types, shapes, sizes and profiles, as plain data.
+        details: backend, version, precision, compute capabilities.
+        plan_bytes: size of the engine's file; 0 without an engine.
+        engine: what the loaded engine says of itself: bindings, memory; empty where it cannot be
+            loaded.
+        layers: the engine's layers; empty where it cannot be loaded.
+        reason: why it cannot be loaded here, or "".
+    """
+
+    text: str
+    signature: Mapping[str, Any]
+    details: Mapping[str, Any]
+    plan_bytes: int
+    engine: Mapping[str, Any]
+    layers: tuple[EngineLayer, ...]
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        names = ("inputs", "outputs", "dimensions", "profiles")
+        return {
+            **{name: self.signature[name] for name in names},
+            **self.details,
+            "engine_bytes": self.plan_bytes,
+            "engine": dict(self.engine) or None,
+            "layers": [asdict(layer) for layer in self.layers],
+            "not_loaded": self.reason,
+        }
+
+    def to_json(self) -> str:
+        """Return everything as JSON."""
+        return json.dumps(self.to_dict())
+
+    def engine_lines(self) -> list[str]:
+        """Return what the loaded engine says of itself, or why it is not loaded."""
+        if self.reason:
+            return [f"the engine's layers are not known: it cannot be loaded here: {self.reason}"]
+        if not self.engine:
+            return []
+        scratch = self.engine["scratch_bytes"] / 1e6
+        lines = [
+            f"engine of {len(self.layers)} layers, {scratch:.1f} MB of scratch memory a context"
+        ]
+        for one in self.engine["bindings"]:
+            shape = "x".join(map(str, one["shape"])) or "scalar"
+            lines.append(
+                f"{one['mode']} {one['name']}: {one['dtype']} {shape} ({one['format']}, on the "
+                f"{one['location']})"
+            )
+        if self.layers and not any(layer.kind for layer in self.layers):
+            lines.append(_FULL)
+        return [*lines, *(f"  {x.name}  {x.kind}  {x.place}".rstrip() for x in self.layers)]
+
+    def __str__(self) -> str:
+        return "\n".join([self.text, *self.engine_lines()])
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, repr=False)
+class LayerTimes:
+    """The times of an engine's layers; prints the slowest.
+
+    Attributes:
+        layers: each layer with its mean ``seconds``, in the order in which they run.
+        runs: how many runs these are means of.
+    """
+
+    layers: tuple[EngineLayer, ...]
+    runs: int
+
+    @classmethod
+    def of(
+        cls, times: Sequence[tuple[str, float]], runs: int, layers: Sequence[EngineLayer]
+    ) -> LayerTimes:
+        """Add up what a profiler was told in several runs, by layer."""
+        totals: dict[str, float] = {}
+        for name, seconds in times:
+            totals[name] = totals.get(name, 0.0) + seconds
+        known = {layer.name: layer for layer in layers}
+        return cls(
+            tuple(
+                replace(known.get(name, EngineLayer(name)), seconds=total / runs)
+                for name, total in totals.items()
+            ),
+            runs,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Mean time of all layers of a run."""
+        return sum(layer.seconds or 0.0 for layer in self.layers)
+
+    def modules(self, depth: int | None = None) -> dict[str, float]:
+        """Return the seconds of each module, the slowest first; they add up to all.
+
+        Args:
+            depth: count deeper modules as those of this depth: 1 is "layer1" for "layer1.0.conv1".
+        """
+        found: dict[str, float] = {}
+        for layer in self.layers:
+            path = ".".join(layer.module.split(".")[:depth])
+            found[path] = found.get(path, 0.0) + (layer.seconds or 0.0)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "runs": self.runs,
+            "seconds": self.seconds,
+            "layers": [asdict(layer) for layer in self.layers],
+            "modules": self.modules(),
+        }
+
+    def to_json(self) -> str:
+        """Return everything as JSON."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        slowest = sorted(self.layers, key=lambda layer: -(layer.seconds or 0.0))[:20]
+        rows = [
+            f"{(layer.seconds or 0) * 1e6:9.1f} us  {layer.name}  {layer.place}".rstrip()
+            for layer in slowest
+        ]
+        head = f"{self.seconds * 1e3:.3f} ms in {len(self.layers)} layers, means of {self.runs}"
+        return "\n".join([f"{head} runs; the slowest:", *rows])
+
+    __repr__ = __str__

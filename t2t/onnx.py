@@ -1,0 +1,462 @@
+"""ONNX files through TensorRT's own parser, checked for what the parser gets wrong in silence.
+
+docs/conformance.md has the cases: attributes and inputs that it drops, defaults that it takes
+otherwise. `_REFUSED` names them; besides, the network is compared with ONNX's own evaluator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import Dim
+
+from t2t import dtypes
+from t2t.backend import create_network, error_text, forget_errors, logger, trt, use
+from t2t.building import build, built_for, check_capabilities, create_builder
+from t2t.conversion import computed_in
+from t2t.errors import (
+    BackendError,
+    ConversionError,
+    ShapeError,
+    ShapeWarning,
+    UnsupportedOperatorError,
+)
+from t2t.io import Signature, TensorSpec
+from t2t.module import ReferenceExecutionWarning, TRTModule
+from t2t.reference import capture
+from t2t.sizes.declared import Declared, declare
+from t2t.sizes.given import Leaves
+from t2t.verification import verify as compare
+
+__all__ = ["from_onnx"]
+
+_RANDOM = (
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+)
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_UINT8 = 2  # TensorProto.UINT8
+# What a dynamic dimension without a largest size is tried with.
+_EXAMPLE = 16
+
+
+def from_onnx(
+    model: str | os.PathLike[str] | bytes,
+    *,
+    min_shapes: Any = None,
+    opt_shapes: Any = None,
+    max_shapes: Any = None,
+    dynamic_shapes: Any = None,
+    max_batch_size: int | None = None,
+    verify: bool = True,
+    rtol: float | None = None,
+    keep_program: bool = True,
+    backend: str | None = None,
+    workspace: int | None = None,
+    optimization_level: int | None = None,
+    tf32: bool = False,
+    compute_capabilities: Sequence[str] = (),
+    timing_cache: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    configure: Callable[[Any], None] | None = None,
+    progress: bool | None = None,
+) -> TRTModule:
+    """Convert an ONNX model to TensorRT; it computes in the types that the model has.
+
+        model_trt = t2t.from_onnx("model.onnx", min_shapes=..., max_shapes=...)
+
+    Args:
+        model: a file (weights may lie beside it), or its bytes.
+        min_shapes: smallest shape of each input, in order or by name. Every dynamic dimension needs
+            a range; those of one name in the model are one size.
+        opt_shapes: the shapes to optimize for; by default the largest.
+        max_shapes: largest shape of each input.
+        dynamic_shapes: instead of these, ``{dim: size}`` for each input, as `t2t.convert` takes it.
+        max_batch_size: dimension 0 of every input is one batch size, from 1 to this.
+        verify: compare the network, as the reference executor runs it, with ONNX's reference
+            evaluator, or onnxruntime where it is installed, on random inputs of the shapes to
+            optimize for and the smallest.
+        rtol: as in `t2t.verify`.
+        keep_program: as in `t2t.convert`, like the following ones.
+        backend: "tensorrt" or "tensorrt_rtx".
+        workspace: most scratch memory that a layer may use, in bytes.
+        optimization_level: 0 to 5.
+        tf32: let fp32 matrix products round to 10 bits of mantissa.
+        compute_capabilities: GPUs to build for; TensorRT-RTX only.
+        timing_cache: a file of kernel timings.
+        cache_dir: a folder of engines that are not built again.
+        configure: gets the IBuilderConfig last.
+        progress: show bars on stderr.
+
+    Returns:
+        A module that takes the model's inputs in order or by name, and returns its output, or a
+        tuple of its outputs.
+
+    Raises:
+        ConversionError: the file is no ONNX model, or the parser refuses it, changes a type of it
+            or would do otherwise than ONNX says.
+        ShapeError: a dynamic dimension has no range, or a wrong one.
+        VerificationError: the network gives other outputs than ONNX.
+        BuildError: TensorRT's builder refuses the network.
+        BackendError: TensorRT or the package onnx is not installed.
+    """
+    with use(backend):
+        check_capabilities(compute_capabilities)
+        proto, path = _read(model)
+        _check(proto)
+        builder = create_builder()
+        network, parser = _parse(proto, path, builder)
+        declared = _sizes(
+            network, min_shapes, opt_shapes, max_shapes, dynamic_shapes, max_batch_size
+        )
+        signature = _signature(network, proto, declared)
+        for note in declared.notes:
+            warnings.warn(note, ShapeWarning, stacklevel=2)
+        program = capture(network)
+        dynamic = {
+            spec.name: (spec.min_shape, spec.opt_shape, spec.max_shape)
+            for spec in signature.inputs
+            if spec.min_shape is not None
+        }
+        converted = TRTModule(None, signature, program, precision=computed_in(network))
+        if verify:
+            _verify(proto, path, converted, rtol)
+        plan = build(
+            network,
+            builder=builder,
+            profiles=[dynamic] if dynamic else [],  # type: ignore[list-item]
+            workspace=workspace,
+            optimization_level=optimization_level,
+            tf32=tf32,
+            compute_capabilities=compute_capabilities,
+            timing_cache=timing_cache,
+            cache_dir=cache_dir,
+            program=program,
+            configure=configure,
+            progress=progress,
+        )
+        del parser  # it owns the weights that the builder reads
+        return TRTModule(
+            plan,
+            signature,
+            converted.program if keep_program else None,
+            precision=converted.precision,
+            compute_capabilities=built_for(compute_capabilities),
+        )
+
+
+def _onnx(name: str) -> Any:
+    """Import a part of the package onnx, which only this file needs."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BackendError(
+            "reading ONNX needs the package onnx, which knows what the model means: pip install "
+            "onnx"
+        ) from error
+
+
+def _read(model: Any) -> tuple[Any, str]:
+    """Return the model without the weights that lie beside it, and its path or ""."""
+    onnx = _onnx("onnx")
+    path = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
+    errors = _onnx("google.protobuf.message").DecodeError
+    try:
+        proto = onnx.load(path, load_external_data=False) if path else onnx.load_from_string(model)
+    except errors as error:
+        raise ConversionError(f"{path or 'the model'} is no ONNX file: {error}") from error
+    if not proto.graph.output:
+        raise ConversionError(f"{path or 'the model'} is no ONNX model: it has no outputs")
+    return proto, path
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def _check(proto: Any) -> None:
+    """Refuse what the parser drops; write out the defaults that it takes otherwise."""
+    helper = _onnx("onnx.helper")
+    types = {one.name: one.data_type for one in proto.graph.initializer}
+    for owner in (proto.graph, *proto.functions):
+        for node in _nodes(owner):
+            if node.domain not in ("", "ai.onnx"):
+                continue
+            given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+            reason = _refusal(node, given, types)
+            if reason:
+                where = f" ({node.name})" if node.name else ""
+                raise UnsupportedOperatorError(f"{node.op_type}{where}: {reason}")
+            if node.op_type == "Trilu" and "upper" not in given:
+                # ONNX's default; the parser takes 0.
+                node.attribute.append(helper.make_attribute("upper", 1))
+
+
+def _refusal(node: Any, given: Mapping[str, Any], types: Mapping[str, int]) -> str:
+    """Say why the parser's layers would not do what ONNX says; "" where they do."""
+    kind = node.op_type
+    dropped = "TensorRT's parser ignores {}, and would compute something else"
+    if kind in _RANDOM:
+        return "random numbers: a network draws others, and not by this seed"
+    if kind == "Dropout" and len(node.input) > 2 and node.input[2]:
+        return "dropout that may be in training mode"
+    if kind in _RECURRENT and given.get("layout", 0):
+        return dropped.format("layout=1")
+    if kind == "SpaceToDepth" and given.get("mode", b"DCR") != b"DCR":
+        return dropped.format("mode")
+    if kind == "Attention":
+        windows = [n for n in ("left_window_size", "right_window_size") if given.get(n, -1) != -1]
+        if len(node.input) > 6 and node.input[6]:
+            windows.append("nonpad_kv_seqlen")
+        return dropped.format(" and ".join(windows)) if windows else ""
+    if kind in ("Cast", "CastLike") and given.get("saturate", 1) == 0:
+        return dropped.format("saturate=0")
+    if kind == "QuantizeLinear":
+        zero = types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        wanted = given.get("output_dtype", 0) or (_UINT8 if len(node.input) < 3 else zero)
+        if _UINT8 in (zero, wanted):
+            return "it rounds to uint8, which TensorRT's parser makes int8"
+    if kind == "NonMaxSuppression":
+        return "TensorRT returns the boxes in another order"
+    return ""
+
+
+def _parse(proto: Any, path: str, builder: Any) -> tuple[Any, Any]:
+    """Return the network, and the parser, which owns the network's weights."""
+    forget_errors()
+    network = create_network(builder)
+    parser = trt.OnnxParser(network, logger())
+    data = proto.SerializeToString()
+    if parser.parse(data, path) if path else parser.parse(data):
+        return network, parser
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    said = [
+        f"{error.node_operator() or 'the model'} {error.node_name()}: {error.desc()}".strip()
+        for error in errors
+    ]
+    raise ConversionError(
+        "TensorRT's parser refuses the model:\n" + "\n".join(said or [error_text()])
+    )
+
+
+def _sizes(
+    network: Any, low: Any, best: Any, high: Any, dynamic: Any, max_batch: int | None
+) -> Declared:
+    """Return the ranges of all inputs; dimensions of one name in the model are one size."""
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    names = [tensor.name for tensor in inputs]
+    shapes = [tuple(tensor.shape) for tensor in inputs]
+    for tensor in inputs:
+        if tensor.is_shape_tensor:
+            raise ConversionError(
+                f"the values of the input {tensor.name!r} are sizes in the network: make it a "
+                "constant of the model (an initializer)"
+            )
+    if (low is None) != (high is None):
+        raise ShapeError("min_shapes and max_shapes are given together, or not at all")
+    if low is not None and dynamic is not None:
+        raise ShapeError("give min_shapes and max_shapes, or dynamic_shapes, not both")
+    flat = Signature.flat([TensorSpec(name, torch.float32, ()) for name in names], ())
+    leaves = Leaves(flat.input_structure, names, (), shapes)
+    lows, highs = leaves.spread(low, "min_shapes"), leaves.spread(high, "max_shapes")
+    bests, dims = leaves.spread(best, "opt_shapes"), leaves.spread(dynamic, "dynamic_shapes")
+    ties: dict[str, Any] = {}
+    sizes: dict[str, dict[int, Any]] = {}
+    examples = []
+    for index, tensor in enumerate(inputs):
+        given = dims[index] or {}
+        given = given if isinstance(given, Mapping) else dict(enumerate(given))
+        if highs[index] is not None:
+            given = _between(tensor, lows[index], highs[index], ties)
+        example = _example(tensor, given, max_batch)
+        # A dimension of one size is no dynamic one, except to TensorRT.
+        sizes[tensor.name] = {d: size for d, size in given.items() if not isinstance(size, int)}
+        examples.append(torch.empty(tuple(bests[index] or example), device="meta"))
+    return declare(
+        flat.input_structure,
+        names,
+        (),
+        examples,
+        dynamic_shapes=sizes if any(sizes.values()) else None,
+        max_batch_size=max_batch,
+    )
+
+
+def _between(tensor: Any, low: Any, high: Any, ties: dict[str, Any]) -> dict[int, Any]:
+    """Return the sizes of an input's dynamic dimensions; its other sizes must be the model's."""
+    shape = tuple(tensor.shape)
+    if low is None or not len(low) == len(high) == len(shape):
+        raise ShapeError(f"min_shapes and max_shapes: {tensor.name!r} has {len(shape)} dimensions")
+    found: dict[int, Any] = {}
+    for dim, (first, size, last) in enumerate(zip(low, shape, high, strict=True)):
+        if not 0 <= first <= last:
+            raise ShapeError(f"dimension {dim} of {tensor.name!r}: min {first}, max {last}")
+        if size == -1:
+            found[dim] = first if first == last else _tied(tensor, dim, first, last, ties)
+        elif (first, last) != (size, size):
+            raise ShapeError(
+                f"dimension {dim} of {tensor.name!r} is {size} in the model, not {first} to {last}"
+            )
+    return found
+
+
+def _example(tensor: Any, given: Mapping[int, Any], max_batch: int | None) -> list[int]:
+    example = list(tensor.shape)
+    for dim in (dim for dim, size in enumerate(example) if size == -1):
+        if given.get(dim) is not None:
+            example[dim] = _largest(given[dim])
+        elif dim == 0 and max_batch is not None:
+            example[dim] = max_batch
+        else:
+            named = tensor.get_dimension_name(dim)
+            raise ShapeError(
+                f"dimension {dim} of {tensor.name!r}{f' ({named})' if named else ''} is dynamic in "
+                "the model and needs a range: give min_shapes and max_shapes, dynamic_shapes or "
+                "max_batch_size"
+            )
+    return example
+
+
+def _tied(tensor: Any, dim: int, low: int, high: int, ties: dict[str, Any]) -> Any:
+    name = tensor.get_dimension_name(dim)
+    if not name or not name.isidentifier():
+        return low, high
+    size = ties.setdefault(name, Dim(name, min=low, max=high))
+    if (size.min, size.max) != (low, high):
+        raise ShapeError(
+            f"{name!r} is one size in the model, but {size.min} to {size.max} and {low} to {high} "
+            "are given"
+        )
+    return size
+
+
+def _largest(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Sequence):
+        return int(size[1])
+    high = getattr(size, "max", None)
+    if isinstance(high, int) and high < 1 << 31:
+        return high
+    low = getattr(size, "min", 1)
+    return max(int(low) if isinstance(low, int) else 1, _EXAMPLE)
+
+
+def _signature(network: Any, proto: Any, declared: Declared) -> Signature:
+    inputs = []
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        spec = _spec(tensor)
+        if -1 in spec.shape:
+            sizes = declared.profiles[0][index]
+            names = [""] * len(spec.shape)
+            for dimension in declared.dimensions:
+                for place in dimension.places:
+                    if place.input == index and dimension.named:
+                        names[place.dim] = place.text(dimension.name)
+            spec = TensorSpec(
+                spec.name, spec.dtype, spec.shape, sizes.min, sizes.opt, sizes.max, tuple(names)
+            )
+        inputs.append(spec)
+    outputs = [_spec(network.get_output(index)) for index in range(network.num_outputs)]
+    _check_types(proto, (*inputs, *outputs))
+    signature = Signature.flat(inputs, outputs)
+    return Signature(
+        signature.inputs,
+        signature.outputs,
+        signature.input_structure,
+        signature.output_structure,
+        tuple(declared.dimensions),
+        signature.parameters,
+        notes=tuple(declared.notes),
+    )
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    try:
+        return TensorSpec(tensor.name, dtypes.from_trt(tensor.dtype), tuple(tensor.shape))
+    except KeyError:
+        raise ConversionError(
+            f"{tensor.name!r} is {tensor.dtype.name}, which torch does not have"
+        ) from None
+
+
+def _check_types(proto: Any, specs: Sequence[TensorSpec]) -> None:
+    """Refuse inputs and outputs that the parser has given another type."""
+    helper = _onnx("onnx.helper")
+    declared = {
+        value.name: helper.tensor_dtype_to_string(value.type.tensor_type.elem_type)
+        for value in (*proto.graph.input, *proto.graph.output)
+    }
+    for spec in specs:
+        wanted = declared.get(spec.name, "").removeprefix("TensorProto.").lower()
+        wanted = {"float": "float32", "double": "float64"}.get(wanted, wanted)
+        got = str(spec.dtype).removeprefix("torch.")
+        if wanted and wanted != got:
+            raise ConversionError(
+                f"{spec.name!r} is {wanted} in the model, and TensorRT's parser makes it {got}: "
+                "export the model with a type that TensorRT has"
+            )
+
+
+def _verify(proto: Any, path: str, converted: TRTModule, rtol: float | None) -> None:
+    names = [spec.name for spec in converted.signature.outputs]
+    evaluate = _evaluator(proto, path, names)
+    inputs = converted.signature.inputs
+
+    def original(*tensors: torch.Tensor) -> Any:
+        feed = {spec.name: x.numpy() for spec, x in zip(inputs, tensors, strict=True)}
+        results = tuple(torch.from_numpy(np.array(value)) for value in evaluate(feed))
+        return results[0] if len(results) == 1 else results
+
+    kinds = [[spec.opt_shape or spec.shape for spec in inputs]]
+    kinds.append([spec.min_shape or spec.shape for spec in inputs])
+    generator = torch.Generator().manual_seed(0)
+    for shapes in kinds:
+        tensors = [_random(spec, s, generator) for spec, s in zip(inputs, shapes, strict=True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReferenceExecutionWarning)
+            compare(original, converted, tensors, random_inputs=0, rtol=rtol, raise_on_error=True)
+    converted.last_run = None
+
+
+def _evaluator(
+    proto: Any, path: str, names: Sequence[str]
+) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    """Return what runs the model: onnxruntime where it is installed, else ONNX's own evaluator."""
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError:
+        given = path or proto
+        evaluator = _onnx("onnx.reference").ReferenceEvaluator(given)
+        return lambda feed: evaluator.run(list(names), dict(feed))
+    session = runtime.InferenceSession(
+        path or proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return lambda feed: session.run(list(names), dict(feed))
+
+
+def _random(spec: TensorSpec, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Draw an input: floats are standard normal, integers 0 or 1, which all indices may be."""
+    if spec.dtype.is_floating_point:
+        if spec.dtype not in (torch.float32, torch.float16):
+            raise ConversionError(
+                f"{spec.name!r} is {spec.dtype}, which numpy does not have, so that nothing can be "
+                "compared: say verify=False"
+            )
+        return torch.randn(tuple(shape), generator=generator).to(spec.dtype)
+    return torch.randint(0, 2, tuple(shape), generator=generator).to(spec.dtype)

@@ -1,0 +1,325 @@
+"""ONNX files through TensorRT's parser; what the parser gets wrong is refused or mended."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import t2t
+from t2t.cli import main
+from t2t.errors import (
+    ConversionError,
+    ShapeError,
+    UnsupportedOperatorError,
+    VerificationError,
+)
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402  only where onnx is installed
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+FLOAT, FP8 = TensorProto.FLOAT, TensorProto.FLOAT8E4M3FN
+pytestmark = pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
+
+
+def model(nodes, inputs, outputs, constants=(), opset=20):
+    """Make a model; inputs and outputs are (name, shape) or (name, shape, type)."""
+
+    def values(entries):
+        return [
+            helper.make_tensor_value_info(name, *(kind or [FLOAT]), shape)
+            for name, shape, *kind in entries
+        ]
+
+    tensors = [numpy_helper.from_array(np.asarray(x), name) for name, x in constants]
+    graph = helper.make_graph(nodes, "g", values(inputs), values(outputs), tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return made.SerializeToString()
+
+
+def agrees(data, converted, *tensors):
+    """Compare with ONNX's evaluator."""
+    names = converted.input_names
+    feed = {name: x.numpy() for name, x in zip(names, tensors, strict=True)}
+    wanted = ReferenceEvaluator(onnx.load_from_string(data)).run(converted.output_names, feed)
+    got = converted(*tensors)
+    for one, other in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
+        torch.testing.assert_close(one, torch.from_numpy(np.array(other)), rtol=1e-5, atol=1e-6)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, image):
+        return self.last(self.conv(image).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An exported model whose weights lie beside the file, with a dynamic batch."""
+    path = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    torch.manual_seed(0)
+    net = Net().eval()
+    dims = [{0: torch.export.Dim("batch", min=1, max=8)}]
+    torch.onnx.export(
+        net, (torch.rand(1, 3, 8, 8),), path, dynamo=True, dynamic_shapes=dims, external_data=True,
+        verbose=False,
+    )  # fmt: skip
+    return net, path
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_batch_size": 6}, "(batch=1..6, 3, 8, 8)"),
+        ({"dynamic_shapes": {"image": {0: (2, 6)}}}, "(2..6, 3, 8, 8)"),
+        ({"dynamic_shapes": [{0: torch.export.Dim("n", min=2, max=6)}]}, "(n=2..6, 3, 8, 8)"),
+        (
+            {"min_shapes": [(1, 3, 8, 8)], "max_shapes": [(6, 3, 8, 8)]},
+            "(batch=1..6, 3, 8, 8)",
+        ),
+        (
+            {
+                "min_shapes": {"image": (1, 3, 8, 8)},
+                "opt_shapes": {"image": (4, 3, 8, 8)},
+                "max_shapes": {"image": (6, 3, 8, 8)},
+            },
+            "(batch=1..6, 3, 8, 8)",
+        ),
+    ],
+)
+def test_an_exported_model(exported, options, text, tmp_path):
+    net, path = exported
+    assert path.with_suffix(".onnx.data").exists()
+    converted = t2t.from_onnx(path, **options)
+    assert converted.signature.inputs[0].shape_text() == text
+    assert converted.engine.origin.backend == t2t.backend.name()
+    for batch in (2, 6):
+        x = torch.rand(batch, 3, 8, 8)
+        torch.testing.assert_close(converted(x), net(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(converted(image=x), net(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ShapeError):
+        converted(torch.rand(7, 3, 8, 8))
+    converted.save(tmp_path / "net.pt")
+    loaded = t2t.load(tmp_path / "net.pt")
+    assert torch.equal(loaded(x), converted(x))
+    assert loaded.signature == converted.signature
+
+
+def test_sizes_of_one_name_are_one_size():
+    inputs = [("a", ["n", 3]), ("b", ["n", 3])]
+    data = model([helper.make_node("Add", ["a", "b"], ["y"])], inputs, [("y", ["n", 3])])
+    converted = t2t.from_onnx(
+        data, min_shapes=[(1, 3), (1, 3)], max_shapes=[(4, 3), (4, 3)], opt_shapes=[(2, 3), (2, 3)]
+    )
+    [dimension] = converted.signature.dimensions
+    assert dimension.name == "n"
+    assert len(dimension.places) == 2
+    assert converted.signature.inputs[0].opt_shape == (2, 3)
+    agrees(data, converted, torch.rand(3, 3), torch.rand(3, 3))
+    agrees(data, converted, torch.rand(1, 3), torch.rand(1, 3))
+    with pytest.raises(ShapeError):
+        converted(torch.rand(3, 3), torch.rand(2, 3))
+    with pytest.raises(ShapeError, match="'n' is one size in the model, but 1 to 4 and 1 to 5"):
+        t2t.from_onnx(data, min_shapes=[(1, 3), (1, 3)], max_shapes=[(4, 3), (5, 3)])
+    fixed = t2t.from_onnx(data, min_shapes=[(4, 3), (4, 3)], max_shapes=[(4, 3), (4, 3)])
+    agrees(data, fixed, torch.rand(4, 3), torch.rand(4, 3))
+    with pytest.raises(ShapeError):
+        fixed(torch.rand(3, 3), torch.rand(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r"dimension 0 of 'a' \(n\) is dynamic in the model and needs a range"),
+        ({"min_shapes": [(1, 3)]}, "given together"),
+        ({"min_shapes": [(1, 2)], "max_shapes": [(4, 3)]}, "is 3 in the model, not 2 to 3"),
+        ({"min_shapes": [(1, 3, 1)], "max_shapes": [(4, 3, 1)]}, "has 2 dimensions"),
+        ({"min_shapes": [(3, 3)], "max_shapes": [(2, 3)]}, "min 3, max 2"),
+        ({"min_shapes": {"c": (1, 3)}, "max_shapes": {"c": (2, 3)}}, "no input 'c'"),
+        (
+            {"min_shapes": [(1, 3)], "max_shapes": [(4, 3)], "dynamic_shapes": [{0: (1, 2)}]},
+            "not both",
+        ),
+    ],
+)
+def test_wrong_ranges(options, words):
+    data = model([helper.make_node("Relu", ["a"], ["y"])], [("a", ["n", 3])], [("y", ["n", 3])])
+    with pytest.raises(ShapeError, match=words):
+        t2t.from_onnx(data, **options)
+
+
+def test_several_outputs_and_types():
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Greater", ["rows", "limit"], ["large"]),
+        helper.make_node("Mul", ["rows", "x"], ["scaled"]),
+    ]
+    table = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    data = model(
+        nodes,
+        [("ids", [3], TensorProto.INT64), ("x", [4])],
+        [("scaled", [3, 4]), ("large", [3, 4], TensorProto.BOOL)],
+        [("table", table), ("limit", np.float32(0.1))],
+    )
+    converted = t2t.from_onnx(data)
+    assert converted.output_names == ["scaled", "large"]
+    agrees(data, converted, torch.tensor([0, 4, 2]), torch.rand(4))
+    agrees(data, converted, torch.tensor([1, 1, 3]), -torch.rand(4))
+
+
+def test_the_default_of_trilu_is_written_out():
+    """The parser takes upper=0 where ONNX says 1."""
+    data = model([helper.make_node("Trilu", ["x"], ["y"])], [("x", [4, 4])], [("y", [4, 4])])
+    x = torch.rand(4, 4)
+    assert torch.equal(t2t.from_onnx(data)(x), x.triu())
+    lower = model(
+        [helper.make_node("Trilu", ["x"], ["y"], upper=0)], [("x", [4, 4])], [("y", [4, 4])]
+    )
+    assert torch.equal(t2t.from_onnx(lower)(x), x.tril())
+
+
+def branch(op, **attributes):
+    node = helper.make_node(op, ["x"], ["z"], name="inner", **attributes)
+    return helper.make_graph([node], "b", [], [helper.make_tensor_value_info("z", FLOAT, [4, 4])])
+
+
+def gru(layout):
+    w = np.zeros((1, 6, 3), np.float32)
+    r = np.zeros((1, 6, 2), np.float32)
+    node = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=2, layout=layout)
+    shape = [4, 5, 1, 2] if layout else [5, 1, 4, 2]
+    return model(
+        [node], [("x", [4, 5, 3] if layout else [5, 4, 3])], [("y", shape)], [("w", w), ("r", r)]
+    )
+
+
+def node(op, shape=(4, 4), inputs=("x",), outputs=None, kind=FLOAT, constants=(), **attributes):
+    made = helper.make_node(op, list(inputs), ["y"], name="a_node", **attributes)
+    return model([made], [("x", shape)], [("y", outputs or shape, kind)], constants, opset=21)
+
+
+REFUSED = [
+    (lambda: gru(1), "GRU: .*ignores layout=1"),
+    (lambda: node("RandomNormalLike"), r"RandomNormalLike \(a_node\): random numbers"),
+    (lambda: node("Bernoulli"), "random numbers"),
+    (
+        lambda: node("Cast", to=FP8, saturate=0, kind=FP8),
+        "ignores saturate=0",
+    ),
+    (
+        lambda: node(
+            "QuantizeLinear", inputs=("x", "s"), kind=TensorProto.UINT8,
+            constants=[("s", np.float32(0.1))],
+        ),
+        "rounds to uint8",
+    ),
+    (
+        lambda: node(
+            "QuantizeLinear", inputs=("x", "s", "z"), kind=TensorProto.UINT8,
+            constants=[("s", np.float32(0.1)), ("z", np.uint8(3))],
+        ),
+        "rounds to uint8",
+    ),
+    (
+        lambda: node(
+            "Dropout", inputs=("x", "p", "t"), constants=[("p", np.float32(0.5)), ("t", np.True_)]
+        ),
+        "training mode",
+    ),
+    (
+        lambda: model(
+            [helper.make_node("If", ["c"], ["y"], then_branch=branch("Relu"),
+                              else_branch=branch("Bernoulli"))],
+            [("x", [4, 4]), ("c", [], TensorProto.BOOL)], [("y", [4, 4])],
+        ),
+        r"Bernoulli \(inner\): random",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED)
+def test_what_the_parser_drops_is_refused(make, words):
+    with pytest.raises(UnsupportedOperatorError, match=words):
+        t2t.from_onnx(make())
+
+
+def test_what_looks_like_it_is_taken():
+    data = gru(0)
+    agrees(data, t2t.from_onnx(data), torch.rand(5, 4, 3))
+    data = node(
+        "QuantizeLinear",
+        inputs=("x", "s", "z"),
+        kind=TensorProto.INT8,
+        constants=[("s", np.float32(0.1)), ("z", np.int8(0))],
+    )
+    agrees(data, t2t.from_onnx(data), torch.rand(4, 4))
+
+
+def test_another_type_is_refused():
+    data = model(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [("x", [3], TensorProto.DOUBLE)],
+        [("y", [3], TensorProto.DOUBLE)],
+    )
+    with pytest.raises(ConversionError, match="float64 in the model, and TensorRT's parser makes"):
+        t2t.from_onnx(data)
+
+
+def test_what_no_list_names_is_found_by_the_comparison():
+    """TensorRT rounds the size of a pooling's output in its own way."""
+    data = node(
+        "MaxPool", (1, 1, 2, 2), outputs=(1, 1, 1, 1), kernel_shape=[1, 1], strides=[2, 2],
+        ceil_mode=1,
+    )  # fmt: skip
+    with pytest.raises(VerificationError):
+        t2t.from_onnx(data)
+    unseen = t2t.from_onnx(data, verify=False)
+    assert unseen(torch.rand(1, 1, 2, 2)).shape == (1, 1, 2, 2)
+
+
+def test_files_that_are_none():
+    with pytest.raises(ConversionError, match="no ONNX"):
+        t2t.from_onnx(b"garbage")
+    with pytest.raises(ConversionError, match="no ONNX"):
+        t2t.from_onnx(b"")
+    with pytest.raises(FileNotFoundError):
+        t2t.from_onnx("absent.onnx")
+    with pytest.raises(ConversionError, match=r"parser refuses the model:\nDet a_node"):
+        t2t.from_onnx(node("Det", outputs=()))
+
+
+def test_the_command_line(exported, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    net, path = exported
+
+    def run(*args):
+        return CliRunner().invoke(main, ["convert", str(path), *args])
+
+    result = run("--shape", "1..2..4x3x8x8", "-o", "net.pt", "--cache-dir", "engines", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["inputs"][0]["max_shape"] == [4, 3, 8, 8]
+    assert data["inputs"][0]["opt_shape"] == [2, 3, 8, 8]
+    assert list((tmp_path / "engines").iterdir())
+    x = torch.rand(3, 3, 8, 8)
+    torch.testing.assert_close(t2t.load("net.pt")(x), net(x), rtol=1e-4, atol=1e-5)
+    assert run("--shape", "image=1..4x3x8x8", "-o", "net.pt").exit_code == 0
+    for words, *args in (
+        ("needs a range", "-o", "no.pt"),
+        ("--fp16 is for PyTorch modules", "-o", "no.pt", "--fp16"),
+        ("--fp32-module is for", "-o", "no.pt", "--fp32-module", "a"),
+        ("sizes have no steps", "-o", "no.pt", "--shape", "2..8:2x3x8x8"),
+        ("name all inputs", "-o", "no.pt", "--shape", "a=1", "--shape", "2"),
+    ):
+        result = run(*args)
+        assert result.exit_code == 2
+        assert words in result.output
+        assert not (tmp_path / "no.pt").exists()
