@@ -610,4 +610,14 @@ def _drops(m: torch.nn.Module) -> bool:
     """Say whether a module drops elements in training mode."""
     if isinstance(m, torch.nn.RNNBase):
         return m.dropout > 0 and m.num_layers > 1
-    return isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0
+    return isinstance(m, _DROPOUT) and m.p > 0
+
+
+_DROPOUT = (
+    torch.nn.Dropout,
+    torch.nn.Dropout1d,
+    torch.nn.Dropout2d,
+    torch.nn.Dropout3d,
+    torch.nn.AlphaDropout,
+    torch.nn.FeatureAlphaDropout,
+)

@@ -20,6 +20,7 @@ from t2t.io import arguments, tree_leaves
 from t2t.isolation import preserved, storage_key
 from t2t.module import Part, PartialModule, ReferenceExecutionWarning, TRTModule, with_parts
 from t2t.recording import Recording
+from t2t.torch_internals import writes_counted
 from t2t.verification import OutputReport
 from t2t.verification.metrics import RTOL, measure
 
@@ -318,7 +319,7 @@ class _Watch:
         if self.problem == _NEVER_CALLED:
             self.problem = ""
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        self._before = [(x, x._version) for x in tensors]
+        self._before = [(x, writes_counted(x)) for x in tensors]
         try:
             self.recording.note(args, kwargs)
         except ConversionError as error:
@@ -328,7 +329,7 @@ class _Watch:
         del module, args, kwargs
         results = {storage_key(x) for x in tree_leaves(output) if isinstance(x, torch.Tensor)}
         for x, version in self._before:
-            if x._version != version or storage_key(x) in results:
+            if writes_counted(x) != version or storage_key(x) in results:
                 self.problem = self.problem or _WRITES_INPUT
         self._before = []
 

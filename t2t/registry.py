@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
-from torch._ops import OpOverload
 
 from t2t.errors import RegistrationError
+from t2t.torch_internals import Argument, CompositeImplicit, OpOverload, overload_name, schema_of
 
 __all__ = [
     "Converter",
@@ -273,8 +273,8 @@ def find_operator(operator: OpOverload) -> Converter | None:
 
 def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
     """Yield the converters and formulas of an operator, in the order in which they are tried."""
-    packet = operator._schema.name
-    overload = f"{packet}.{operator._overloadname}"
+    packet = schema_of(operator).name
+    overload = f"{packet}.{overload_name(operator)}"
     for table in _tables():
         found = table.get(overload) or table.get(packet)
         if found is not None:
@@ -345,7 +345,7 @@ def check_formula(function: Callable[..., Any], name: str, views: bool) -> None:
         )
     found = getattr(owner, attribute)
     several = [found] if isinstance(found, OpOverload) else _overloads(found)
-    if not several or any(operator._schema.is_mutable for operator in several):
+    if not several or any(schema_of(operator).is_mutable for operator in several):
         raise RegistrationError(
             f"{name} does not return a tensor of its own: name the operator that does, as "
             "aten::relu for aten::relu_"
@@ -363,9 +363,9 @@ def _overloads(packet: Any) -> list[OpOverload]:
     return [
         operator
         for operator in overloads
-        if not operator._schema.is_mutable
-        and "Dimname" not in str(operator._schema)
-        and any("Tensor" in str(result.type) for result in operator._schema.returns)
+        if not schema_of(operator).is_mutable
+        and "Dimname" not in str(schema_of(operator))
+        and any("Tensor" in str(result.type) for result in schema_of(operator).returns)
     ]
 
 
@@ -373,12 +373,12 @@ def _without_formula(operator: OpOverload) -> str:
     """Say why an operator can have no formula of a user's, if so."""
     if torch.Tag.nondeterministic_seeded in operator.tags:
         return "it draws random numbers; write a converter"
-    if any(result.alias_info is not None for result in operator._schema.returns):
+    if any(result.alias_info is not None for result in schema_of(operator).returns):
         return (
             "its result is a view, and what is written to a formula's result would be lost; "
             "write a converter"
         )
-    if operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+    if operator.has_kernel_for_dispatch_key(CompositeImplicit):
         return "PyTorch takes it apart before a trace sees it; name an operator that it consists of"
     return ""
 
@@ -386,7 +386,7 @@ def _without_formula(operator: OpOverload) -> str:
 def _check_schema(function: Callable[..., Any], operator: OpOverload) -> None:
     """Check parameters and defaults: the dispatcher leaves out what has its default."""
     signature = inspect.signature(function)
-    arguments = operator._schema.arguments
+    arguments = schema_of(operator).arguments
     positional = [argument for argument in arguments if not argument.kwarg_only]
     named = [argument for argument in arguments if argument.kwarg_only]
     try:
@@ -397,18 +397,18 @@ def _check_schema(function: Callable[..., Any], operator: OpOverload) -> None:
         )
     except TypeError as error:
         raise RegistrationError(
-            f"{function.__qualname__}{signature} cannot be the formula of {operator._schema}: "
+            f"{function.__qualname__}{signature} cannot be the formula of {schema_of(operator)}: "
             f"{error}"
         ) from None
     for name, argument in given.arguments.items():
         default = signature.parameters[name].default
-        if default is inspect.Parameter.empty or not isinstance(argument, torch._C.Argument):
+        if default is inspect.Parameter.empty or not isinstance(argument, Argument):
             continue
         wanted = argument.default_value if argument.has_default_value() else default
         if not _equal(default, wanted):
             raise RegistrationError(
                 f"{function.__qualname__}{signature}: {name} is {wanted!r} by default in "
-                f"{operator._schema}"
+                f"{schema_of(operator)}"
             )
 
 

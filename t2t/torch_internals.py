@@ -7,16 +7,18 @@ for each, which says what t2t relies on, and refuses private names anywhere else
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 try:
     import torch.fx.experimental._config as _symbolic
     from torch._dispatch.python import enable_python_dispatcher
-    from torch._ops import HigherOrderOperator, OpOverload
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+    from torch._ops import _OpNamespace as OpNamespace
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
         DynamicOutputShapeException,
@@ -26,12 +28,12 @@ try:
         in_kernel_invocation_manager,
         unset_fake_temporarily,
     )
-    from torch.fx.experimental.sym_node import SymNode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-    from torch.utils._sympy.value_ranges import ValueRanges
 
+    # What nn.LSTM and its like call, and torch.nn.functional.interpolate.
+    rnn_functions = torch._VF
+    nn_functions = torch._C._nn
     DisabledDispatch = torch._C._DisableTorchDispatch
     ScriptFunction = torch._C.ScriptFunction
     ScriptMethod = torch._C.ScriptMethod
@@ -47,6 +49,18 @@ except (ImportError, AttributeError) as _error:
         f"{_error}; install one of these, or a newer t2t"
     ) from _error
 
+if TYPE_CHECKING:
+    from torch.fx.experimental.sym_node import SymNode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+# They import sympy, which only a trace with dynamic sizes needs.
+_SLOW = {
+    "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
+    "SymNode": "torch.fx.experimental.sym_node",
+    "ValueRanges": "torch.utils._sympy.value_ranges",
+}
+
 __all__ = [
     "Argument",
     "CompositeImplicit",
@@ -56,7 +70,9 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "OpNamespace",
     "OpOverload",
+    "OpOverloadPacket",
     "ScriptFunction",
     "ScriptMethod",
     "ShapeEnv",
@@ -74,16 +90,25 @@ __all__ = [
     "in_kernel_invocation_manager",
     "is_functorch_wrapped",
     "is_traceable_wrapper_subclass",
+    "nn_functions",
     "no_torch_function",
+    "one_kind_of_kernels",
     "overload_name",
     "pytree",
     "references_from_cpp",
+    "rnn_functions",
     "schema_of",
     "sizes_of_one_are_ordinary",
     "storage_address",
     "unset_fake_temporarily",
     "writes_counted",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SLOW:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_SLOW[name]), name)
 
 
 def schema_of(operator: OpOverload) -> Any:
@@ -138,6 +163,18 @@ def flex_attention_in_plain_operators(*args: Any, **kwargs: Any) -> Any:
     from torch._higher_order_ops.flex_attention import math_attention
 
     return math_attention(*args, **kwargs)
+
+
+@contextmanager
+def one_kind_of_kernels() -> Iterator[None]:
+    """Let operators that PyTorch picks by device, mkldnn's and cudnn's, be those of all devices."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def global_hooks() -> tuple[dict[Any, Any], ...]:

@@ -107,6 +107,46 @@ def OpOverload() -> None:
 
 
 @check
+def OpOverloadPacket() -> None:
+    assert isinstance(aten.max, internals.OpOverloadPacket)
+    assert "dim" in aten.max.overloads()
+
+
+@check
+def OpNamespace() -> None:
+    assert isinstance(aten, internals.OpNamespace)
+
+
+@check
+def rnn_functions() -> None:
+    lstm, x, state = torch.nn.LSTM(3, 4), torch.rand(5, 3), torch.zeros(1, 4)
+    flat = [getattr(lstm, name) for name in ("weight_ih_l0", "weight_hh_l0")]
+    biases = [lstm.bias_ih_l0, lstm.bias_hh_l0]
+    x, state = x[:, None], state[:, None]
+    out, *_ = internals.rnn_functions.lstm(
+        x, (state, state), [*flat, *biases], True, 1, 0.0, False, False, False
+    )
+    torch.testing.assert_close(out, lstm(x)[0])
+    assert all(hasattr(internals.rnn_functions, name) for name in ("gru", "rnn_tanh", "rnn_relu"))
+
+
+@check
+def nn_functions() -> None:
+    x = torch.rand(1, 1, 4, 4)
+    wanted = torch.nn.functional.interpolate(x, size=(8, 8))
+    assert torch.equal(internals.nn_functions.upsample_nearest2d(x, (8, 8), None), wanted)
+
+
+@check
+def one_kind_of_kernels() -> None:
+    before = torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled
+    with internals.one_kind_of_kernels():
+        assert not torch._C._get_mkldnn_enabled()
+        assert not torch.backends.cudnn.enabled
+    assert (torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled) == before
+
+
+@check
 def schema_of() -> None:
     schema = internals.schema_of(aten.add_.Tensor)
     assert schema.name == "aten::add_"

@@ -10,11 +10,11 @@ from types import NoneType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from t2t.errors import UnsupportedArgumentError, UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.sizes import is_true, static_size
+from t2t.torch_internals import FakeTensor, unset_fake_temporarily
 
 __all__ = [
     "MASKS",

@@ -20,6 +20,7 @@ from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
 from t2t.sizes import static_size
+from t2t.torch_internals import rnn_functions
 
 __all__ = [
     "PACKED",
@@ -182,7 +183,9 @@ def _check_weights(
 # Functions, for PyTorch would unroll them: a loop of TensorRT has one size for every length.
 
 
-@converter("torch._VF.lstm", "torch.lstm", precision="compute", meta=_meta(torch._VF.lstm, gates=4))
+@converter(
+    "torch._VF.lstm", "torch.lstm", precision="compute", meta=_meta(rnn_functions.lstm, gates=4)
+)
 def lstm(
     net: Network,
     input: torch.Tensor,
@@ -204,7 +207,9 @@ def lstm(
     return _layers(net, input, hx, params, given, _long_short(hx[1].shape[-1]))
 
 
-@converter("torch._VF.gru", "torch.gru", precision="compute", meta=_meta(torch._VF.gru, gates=3))
+@converter(
+    "torch._VF.gru", "torch.gru", precision="compute", meta=_meta(rnn_functions.gru, gates=3)
+)
 def gru(
     net: Network,
     input: torch.Tensor,
@@ -241,7 +246,7 @@ def gru(
     "torch._VF.rnn_tanh",
     "torch.rnn_tanh",
     precision="compute",
-    meta=_meta(torch._VF.rnn_tanh, gates=1),
+    meta=_meta(rnn_functions.rnn_tanh, gates=1),
 )
 def rnn_tanh(
     net: Network,
@@ -264,7 +269,7 @@ def rnn_tanh(
     "torch._VF.rnn_relu",
     "torch.rnn_relu",
     precision="compute",
-    meta=_meta(torch._VF.rnn_relu, gates=1),
+    meta=_meta(rnn_functions.rnn_relu, gates=1),
 )
 def rnn_relu(
     net: Network,

@@ -21,6 +21,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, is_symbolic, static_size, times
+from t2t.torch_internals import nn_functions
 
 __all__ = [
     "upsample_bicubic",
@@ -58,7 +59,7 @@ def _output(
     if declines is not None and declines(input, output_size, *args):
         return NotImplemented
     spatial = input.shape[2:]
-    original = getattr(torch._C._nn, names[len(spatial) - 1 if names[1:] else 0])
+    original = getattr(nn_functions, names[len(spatial) - 1 if names[1:] else 0])
     known = autocast(input, original, output_size, *args)
     if known is not None:
         return known
@@ -287,7 +288,7 @@ def upsample_lanczos_aa(net: Network, input: torch.Tensor, *args: Any) -> Networ
     return _antialiased(net, input, "lanczos", *args)
 
 
-if hasattr(torch._C._nn, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
+if hasattr(nn_functions, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
     converter(
         "torch._C._nn._upsample_lanczos2d_aa",
         meta=functools.partial(_output, ["_upsample_lanczos2d_aa"], None),

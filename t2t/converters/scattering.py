@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.converters._arguments import positive_dim, require_broadcast
 from t2t.converters._compute import binary
@@ -25,6 +24,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, static_size
+from t2t.torch_internals import FakeTensor
 
 __all__ = [
     "copy",

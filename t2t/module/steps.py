@@ -15,11 +15,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace
-from torch.utils import _pytree as pytree
 
 from t2t.errors import CheckpointError, EngineError
 from t2t.sizes.arithmetic import NUMBERS
+from t2t.torch_internals import OpNamespace, OpOverload, OpOverloadPacket, pytree, schema_of
 
 if TYPE_CHECKING:
     from t2t.module.checkpoint import Converted
@@ -230,7 +229,7 @@ def find_operator(name: str) -> OpOverload:
     """
     found = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name)
     space = found and getattr(torch.ops, found[1], None)
-    packet = getattr(space, found[2], None) if found and isinstance(space, _OpNamespace) else None
+    packet = getattr(space, found[2], None) if found and isinstance(space, OpNamespace) else None
     overload = (found and found[3]) or "default"
     if not isinstance(packet, OpOverloadPacket) or overload not in packet.overloads():  # type: ignore[no-untyped-call]
         raise CheckpointError(
@@ -244,7 +243,7 @@ def find_operator(name: str) -> OpOverload:
 
 
 def _problem(operator: OpOverload) -> str:
-    schema = operator._schema
+    schema = schema_of(operator)
     if schema.name in _FORBIDDEN or schema.is_mutable:
         return "it has side effects"
     kinds = [str(returned.type) for returned in schema.returns]

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
@@ -28,6 +27,7 @@ from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.plans import PlanData
+from t2t.torch_internals import FakeTensor
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule"]
 

@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
 from t2t import backend
@@ -31,6 +30,7 @@ from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.polynomials import add, multiply, symbol_value
 from t2t.sizes.proofs import span
 from t2t.sizes.terms import Polynomial, Symbol
+from t2t.torch_internals import OpOverload
 from t2t.tracing import Call, Graph, Value, emit
 from t2t.tracing.emit import describe, gaps
 from t2t.tracing.graph import tree_leaves

@@ -8,10 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t.errors import CheckpointError, ConversionError
 from t2t.module import OperatorStep, find_operator
@@ -19,6 +16,7 @@ from t2t.sizes import expression, is_symbolic
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.terms import Symbol
+from t2t.torch_internals import FakeTensor, OpOverload, TorchDispatchMode, one_kind_of_kernels
 from t2t.tracing import Call, Value
 from t2t.tracing.emit import located
 from t2t.tracing.graph import map_tree, tree_leaves
@@ -153,9 +151,7 @@ def _recorded(
         stack.enter_context(torch.no_grad())
         # Kernels for one kind of device would not run on others.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
-        torch._C._set_mkldnn_enabled(False)
-        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(one_kind_of_kernels())
         stack.enter_context(fakes[0].fake_mode)
         stack.enter_context(recorder)
         made = torch.func.functionalize(lambda: function(*args, **kwargs))()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload
 
 from t2t.sizes.terms import bounds, value_of
+from t2t.torch_internals import OpOverload, schema_of
 
 if TYPE_CHECKING:
     from t2t.sizes.fakes import SizedFakeMode
@@ -28,7 +28,7 @@ def data_sized(
     """
     if not isinstance(operator, OpOverload):
         return NotImplemented
-    rule = _RULES.get(operator._schema.name)
+    rule = _RULES.get(schema_of(operator).name)
     return NotImplemented if rule is None else rule(mode, operator, *args, **kwargs)
 
 
@@ -40,7 +40,7 @@ def _size(mode: SizedFakeMode, operator: OpOverload, numbers: Sequence[Any], low
         return NotImplemented
     filled = all(low > 0 for low, _ in most)
     assert mode.new_size is not None
-    return mode.new_size(operator._schema.name, low if filled else 0, int(high))
+    return mode.new_size(schema_of(operator).name, low if filled else 0, int(high))
 
 
 def _nonzero(mode: SizedFakeMode, operator: OpOverload, self: Any) -> Any:
