@@ -37,7 +37,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 
 def pair(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Give the two ways to run a model: its network in the reference executor, and eager."""
+    """Return the two ways to run a model: its network in the reference executor, and eager."""
     model, x = MODELS[name]()
     model.eval()
     program = t2t.convert(model, [x]).program

@@ -73,7 +73,7 @@ def _head(network: Any, x: Any, module: nn.Linear) -> Any:
 
 
 def resnet(builder: Any, model: ResNet) -> Any:
-    """Give the network of a torchvision ResNet of bottlenecks for an input (1, 3, 224, 224)."""
+    """Return the network of a torchvision ResNet of bottlenecks for an input (1, 3, 224, 224)."""
     network = backend.create_network(builder)
     x = network.add_input("x", trt.DataType.FLOAT, (1, 3, 224, 224))
     x = _relu(network, _batch_norm(network, _convolution(network, x, model.conv1), model.bn1))

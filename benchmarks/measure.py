@@ -120,7 +120,7 @@ def _status(name: str) -> int:
 
 
 def in_new_process(module: str, *arguments: str, repeats: int = REPEATS) -> float:
-    """Give the median of what ``python -m module arguments`` prints as JSON in its last line."""
+    """Return the median of what ``python -m module arguments`` prints as JSON in its last line."""
     values = []
     for _ in range(repeats):
         command = [sys.executable, "-m", module, *arguments]
@@ -132,7 +132,7 @@ def in_new_process(module: str, *arguments: str, repeats: int = REPEATS) -> floa
 
 
 def machine() -> dict[str, Any]:
-    """Say where the figures come from."""
+    """Return where the figures come from."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line for line in lines if line.startswith("model name")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"

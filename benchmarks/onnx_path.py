@@ -23,7 +23,7 @@ class Parsed:
 
 
 def exported(model: nn.Module, inputs: list[torch.Tensor]) -> bytes:
-    """Give the ONNX file of a model."""
+    """Return the ONNX file of a model."""
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         program = torch.onnx.export(model, tuple(inputs), dynamo=True, verbose=False)
     assert program is not None

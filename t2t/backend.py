@@ -53,7 +53,7 @@ _chosen: ContextVar[str | None] = ContextVar("t2t_backend", default=None)
 
 
 def is_installed(backend: str) -> bool:
-    """Say whether the package of this name can be imported (without importing it)."""
+    """Return whether the package of this name can be imported (without importing it)."""
     if backend in sys.modules:
         # None there is Python's way of saying that a module must not be imported.
         return sys.modules[backend] is not None
@@ -133,12 +133,12 @@ trt: Any = _Backend()
 
 
 def is_rtx() -> bool:
-    """Say whether the backend is TensorRT-RTX (no plugins, just-in-time kernels, own version)."""
+    """Return whether the backend is TensorRT-RTX (no plugins, kernels just in time, own version)."""
     return name() == "tensorrt_rtx"
 
 
 def has_layer(method: str) -> bool:
-    """Say whether INetworkDefinition of this version has a method such as "add_attention"."""
+    """Return whether INetworkDefinition of this version has a method such as "add_attention"."""
     return hasattr(trt.INetworkDefinition, method)
 
 
@@ -198,7 +198,7 @@ def muted() -> Iterator[None]:
 
 
 def logger() -> Any:
-    """Give the process's logger of the backend in use."""
+    """Return the process's logger of the backend in use."""
     return _logger(name())
 
 
@@ -208,5 +208,5 @@ def forget_errors() -> None:
 
 
 def error_text() -> str:
-    """Give what TensorRT logged in this thread since `forget_errors`, one line each."""
+    """Return what TensorRT logged in this thread since `forget_errors`, one line each."""
     return "\n".join(dict.fromkeys(_lines())) or "TensorRT gave no reason"

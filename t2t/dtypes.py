@@ -34,12 +34,12 @@ FLOAT64 = (
 
 
 def is_supported(dtype: torch.dtype) -> bool:
-    """Say whether TensorRT has this dtype."""
+    """Return whether TensorRT has this dtype."""
     return dtype in _NAMES
 
 
 def to_trt(dtype: torch.dtype) -> Any:
-    """Give TensorRT's data type; UnsupportedArgumentError where it has none (float64, complex)."""
+    """Return TensorRT's data type; UnsupportedArgumentError where it has none, as for float64."""
     if dtype not in _NAMES:
         hint = FLOAT64 if dtype == torch.float64 else ""
         raise UnsupportedArgumentError(
@@ -51,5 +51,5 @@ def to_trt(dtype: torch.dtype) -> Any:
 
 
 def from_trt(dtype: Any) -> torch.dtype:
-    """Give torch's dtype of a TensorRT data type; KeyError for INT4, FP4 and E8M0."""
+    """Return torch's dtype of a TensorRT data type; KeyError for INT4, FP4 and E8M0."""
     return _DTYPES[dtype.name]

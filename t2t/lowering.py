@@ -418,7 +418,7 @@ class Traced:
         )
 
     def warn(self) -> None:
-        """Say what was decided about sizes."""
+        """Return what was decided about sizes."""
         for note in (*self.example.declared.notes, *self.graph.notes):
             warnings.warn(note, ShapeWarning, stacklevel=_depth())
 
@@ -607,7 +607,7 @@ def without_dropout(module: Any, ignore: bool) -> Iterator[None]:
 
 
 def _drops(m: torch.nn.Module) -> bool:
-    """Say whether a module drops elements in training mode."""
+    """Return whether a module drops elements in training mode."""
     if isinstance(m, torch.nn.RNNBase):
         return m.dropout > 0 and m.num_layers > 1
     return isinstance(m, _DROPOUT) and m.p > 0

@@ -207,7 +207,7 @@ def _check(proto: Any) -> None:
 
 
 def _refusal(node: Any, given: Mapping[str, Any], types: Mapping[str, int]) -> str:
-    """Say why the parser's layers would not do what ONNX says; "" where they do."""
+    """Return why the parser's layers would not do what ONNX says; "" where they do."""
     kind = node.op_type
     dropped = "TensorRT's parser ignores {}, and would compute something else"
     if kind in _RANDOM:

@@ -389,7 +389,7 @@ def _no_remarks() -> Iterator[None]:
 
 
 def _difference(converted: TRTModule, args: Any, kwargs: Any, output: Any) -> str:
-    """Say how a converted part differs from the original's output; "" where it does not."""
+    """Return how a converted part differs from the original's output; "" where it does not."""
     try:
         with _no_remarks():
             found = converted(*args, **kwargs)

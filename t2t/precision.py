@@ -231,7 +231,7 @@ class Policy:
         return [Operand(Kind.FLOAT, 1) for x in given if self.largest < abs(x) < math.inf]
 
     def _is_tiny(self, x: Any) -> bool:
-        """Say whether half would lose a number's digits (1e-12), or may, as it is symbolic."""
+        """Return whether half would lose a number's digits (1e-12), or may, as it is symbolic."""
         assert self.low is not None
         if not isinstance(x, int | float):
             return True

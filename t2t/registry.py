@@ -370,7 +370,7 @@ def _overloads(packet: Any) -> list[OpOverload]:
 
 
 def _without_formula(operator: OpOverload) -> str:
-    """Say why an operator can have no formula of a user's, if so."""
+    """Return why an operator can have no formula of a user's, if so."""
     if torch.Tag.nondeterministic_seeded in operator.tags:
         return "it draws random numbers; write a converter"
     if any(result.alias_info is not None for result in schema_of(operator).returns):

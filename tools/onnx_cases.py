@@ -56,12 +56,12 @@ class Outcome:
 
     @property
     def agrees(self) -> bool:
-        """Say whether the case was parsed and every output agrees."""
+        """Return whether the case was parsed and every output agrees."""
         return self.parsed and not self.problem
 
 
 def load_cases() -> list[Case]:
-    """Give every node test case that onnx carries, in its order."""
+    """Return every node test case that onnx carries, in its order."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         # Making the expected values divides by zero on purpose.
         warnings.simplefilter("ignore")
@@ -69,13 +69,13 @@ def load_cases() -> list[Case]:
 
 
 def operators(cases: Sequence[Case]) -> dict[str, str]:
-    """Give the operator that each case is about; expanded cases belong to their operator."""
+    """Return the operator that each case is about; expanded cases belong to their operator."""
     own = {case.name: case.model.graph.node[-1].op_type for case in cases}
     return {name: own.get(name.split("_expanded")[0], kind) for name, kind in own.items()}
 
 
 def parse(model: onnx.ModelProto) -> tuple[Any, Any] | None:
-    """Give (network, parser) of a model, None where the parser refuses it.
+    """Return (network, parser) of a model, None where the parser refuses it.
 
     The parser owns memory that the network's constants use.
     """
@@ -86,7 +86,7 @@ def parse(model: onnx.ModelProto) -> tuple[Any, Any] | None:
 
 
 def fixed(case: Case) -> Case | None:
-    """Give the case with all inputs but the first as initializers, or all of them.
+    """Return the case with all inputs but the first as initializers, or all of them.
 
     TensorRT needs many of them (sizes, axes, scales) when the engine is built, so the parser
     takes them only so. None where the parser does not take that either.
@@ -110,7 +110,7 @@ def fixed(case: Case) -> Case | None:
 
 
 def arrays(values: Sequence[Any]) -> list[np.ndarray]:
-    """Give the tensors of a case as arrays."""
+    """Return the tensors of a case as arrays."""
     return [
         numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
         for value in values
@@ -118,7 +118,7 @@ def arrays(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def to_torch(value: np.ndarray) -> torch.Tensor:
-    """Give an array as the tensor that the executor takes."""
+    """Return an array as the tensor that the executor takes."""
     name = value.dtype.name
     if name in _RAW:
         integer, dtype = _RAW[name]
@@ -127,7 +127,7 @@ def to_torch(value: np.ndarray) -> torch.Tensor:
 
 
 def to_numpy(value: torch.Tensor) -> np.ndarray:
-    """Give a result as an array, of ml_dtypes where numpy has no such type."""
+    """Return a result as an array, of ml_dtypes where numpy has no such type."""
     for name, (integer, dtype) in _RAW.items():
         if value.dtype == dtype:
             raw = value.view(torch.int16 if integer == np.int16 else torch.uint8)

@@ -18,7 +18,7 @@ _Reason = tuple[str, str] | None
 
 
 def explain(case: Case) -> tuple[str, str]:
-    """Give (reason, evidence) for a parsed case that does not agree; ("", "") where none fits."""
+    """Return (reason, evidence) for a parsed case that does not agree; ("", "") where none fits."""
     parsed = parse(case.model)
     assert parsed is not None
     network, _parser = parsed

@@ -35,7 +35,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
-    """Give the tensors in nested lists and dicts."""
+    """Return the tensors in nested lists and dicts."""
     return [x for x in tree_flatten(tree)[0] if isinstance(x, torch.Tensor)]
 
 
@@ -60,7 +60,7 @@ class Case:
     loose: bool = False
 
     def expected(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Give PyTorch's own answer; empty where it has none."""
+        """Return PyTorch's own answer; empty where it has none."""
         try:
             with torch.no_grad():
                 answer = self.function(*[x.clone() for x in tensors])
@@ -72,7 +72,7 @@ class Case:
     def differences(
         self, got: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
     ) -> list[str]:
-        """Say how outputs differ from PyTorch's."""
+        """Return how outputs differ from PyTorch's."""
         wanted = self.expected(tensors)
         if len(got) != len(wanted):
             return [f"{len(got)} outputs instead of {len(wanted)}"]
@@ -136,7 +136,7 @@ def _compare_others(case: Case, conversion: Conversion, program: Any) -> str:
 
 
 def _others(case: Case, conversion: Conversion) -> list[torch.Tensor]:
-    """Give other tensors of the same domain: the same numbers in another order or number."""
+    """Return other tensors of the same domain: the same numbers in another order or number."""
     generator = torch.Generator().manual_seed(1)
 
     def other(x: torch.Tensor, spec: Any) -> torch.Tensor:
@@ -155,14 +155,14 @@ def _others(case: Case, conversion: Conversion) -> list[torch.Tensor]:
 def _compare(
     case: Case, conversion: Conversion, program: Any, tensors: Sequence[torch.Tensor]
 ) -> str:
-    """Say how the network's outputs differ from PyTorch's; empty where they do not."""
+    """Return how the network's outputs differ from PyTorch's; empty where they do not."""
     results = program.run([x.clone() for x in tensors])
     got = [results[spec.name] for spec in conversion.signature.outputs]
     return "; ".join(case.differences(got, tensors))
 
 
 def _same_places(x: torch.Tensor, got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Say whether two tensors of indices point at equal elements of ``x``."""
+    """Return whether two tensors of indices point at equal elements of ``x``."""
     if got.dtype != torch.int64 or got.shape != wanted.shape:
         return False
     if not x.ndim or got.ndim not in (x.ndim, x.ndim - 1):
@@ -217,7 +217,7 @@ def build_it(conversion: Conversion) -> tuple[str, str]:
 
 
 def short(error: BaseException) -> str:
-    """Give an error's kind and the beginning of its text, on one line."""
+    """Return an error's kind and the beginning of its text, on one line."""
     text = f"{type(error).__name__}: " + " ".join(str(error).split())
     notes = " ".join(getattr(error, "__notes__", ()))
     return (text[:300] + (f" ({notes})" if notes else ""))[:500]

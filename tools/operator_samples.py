@@ -55,7 +55,7 @@ class Outcome:
     text: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """Give it as JSON writes it."""
+        """Return it as JSON writes it."""
         return asdict(self)
 
 
@@ -82,7 +82,7 @@ def judged(op: Any, dtype: torch.dtype, count: int, variants: int) -> Iterator[O
 
 
 def _samples(op: Any, dtype: torch.dtype, count: int) -> list[Any]:
-    """Give samples of an operator that are small and hold a tensor, of all that there are."""
+    """Return samples of an operator that are small and hold a tensor, of all that there are."""
     torch.manual_seed(0)
     drawn = [s for s in op.sample_inputs("cpu", dtype, requires_grad=False) if _fits(s)]
     return _spread(drawn, count)
@@ -107,7 +107,7 @@ def _fits(sample: Any) -> bool:
 
 
 def _case(op: Any, sample: Any, form: str) -> Case | None:
-    """Give one sample in one form; None where the operator does not have this one."""
+    """Return one sample in one form; None where the operator does not have this one."""
     function = _function(op, form)
     if function is None or (form == "in place" and sample.broadcasts_input):
         return None
@@ -137,7 +137,7 @@ def _case(op: Any, sample: Any, form: str) -> Case | None:
 
 
 def _function(op: Any, form: str) -> Callable[..., Any] | None:
-    """Give what is called: functions are looked up by their names, as a user's module does."""
+    """Return what is called: functions are looked up by their names, as a user's module does."""
     if form == "method":
         method = op.method_variant
         return method and _looked_up(torch.Tensor, [op.name], method)
@@ -152,7 +152,7 @@ def _function(op: Any, form: str) -> Callable[..., Any] | None:
 
 
 def _looked_up(owner: Any, path: Sequence[str], original: Any) -> Callable[..., Any]:
-    """Give a function that looks another one up when it is called; itself where that fails."""
+    """Return a function that looks another one up when it is called; itself where that fails."""
     for part in path[:-1]:
         owner = getattr(owner, part, None)
     name = path[-1]

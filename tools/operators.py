@@ -38,7 +38,7 @@ PRECISION = {"compute": "half", "sensitive": "fp32", "follow": "follows"}
 
 
 def page() -> str:
-    """Give the text of the page."""
+    """Return the text of the page."""
     parts = [HEAD, *_tables(registry.converters.own, "")]
     parts += _tables(registry.formulas.own, "formulas: ")
     return "\n".join(parts)

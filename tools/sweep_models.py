@@ -51,7 +51,7 @@ TOLERANCE, HALF_TOLERANCE = 1e-4, 2e-2
 
 
 def all_cases() -> Iterator[Case]:
-    """Give every case."""
+    """Yield every case."""
     for package in (
         torchvision_models,
         timm_models,
@@ -159,7 +159,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def changes(expected: Sequence[Any]) -> bool:
-    """Say whether the outputs for the two inputs differ enough to show an error."""
+    """Return whether the outputs for the two inputs differ enough to show an error."""
     one, two = (_leaves(x) for x in expected)
     for a, b in zip(one, two, strict=True):
         if a.shape != b.shape or not a.dtype.is_floating_point:

@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _is_done(outcomes: list[dict[str, str]], given: argparse.Namespace) -> bool:
-    """Say whether what is known of an operator is to be kept."""
+    """Return whether what is known of an operator is to be kept."""
     return not given.fresh and not (given.redo and _worst(outcomes) != "ok")
 
 
@@ -136,7 +136,7 @@ def _name(op: Any) -> str:
 
 
 def left_out(name: str) -> str:
-    """Say why an operator is left out; empty where it is not."""
+    """Return why an operator is left out; empty where it is not."""
     for reason, patterns in LEFT_OUT.items():
         if name not in TAKEN and any(fnmatch.fnmatchcase(name, p) for p in patterns):
             return reason
@@ -242,7 +242,7 @@ def _row(name: str, outcomes: list[dict[str, str]]) -> str:
 
 
 def _reason(outcome: dict[str, str]) -> str:
-    """Give the reason without the place, which is in this tool."""
+    """Return the reason without the place, which is in this tool."""
     text = re.sub(r"(,? called| \(called)? at \S*operator_samples\.py.*", "", outcome["text"])
     text = text.removeprefix("[check] ").partition(": ")[2] or text
     return (text if outcome["verdict"] == "refused" else f"{outcome['verdict']} {text}")[:160]

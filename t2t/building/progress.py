@@ -98,7 +98,7 @@ def interruptible(phases: Phases) -> Iterator[None]:
 
 @contextmanager
 def shown(progress: bool | None) -> Iterator[Phases]:
-    """Give the phases of a build, with a bar for each if asked for.
+    """Return the phases of a build, with a bar for each if asked for.
 
     Args:
         progress: whether to show bars; None shows them only on a terminal.

@@ -100,7 +100,7 @@ class Size:
 
     @property
     def is_fixed(self) -> bool:
-        """Say whether there is a single size."""
+        """Return whether there is a single size."""
         return self.low == self.high
 
     @property

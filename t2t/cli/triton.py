@@ -143,7 +143,7 @@ def _batch(signature: Signature) -> int:
 
 
 def _unchecked(signature: Signature, batching: bool) -> list[str]:
-    """Say what sizes a converted module refuses, and Triton does not."""
+    """Return what sizes a converted module refuses, and Triton does not."""
     found = []
     for dimension in signature.dimensions:
         texts = [

@@ -181,7 +181,7 @@ def _masked(
 
 
 def _attends(net: Network, mask: NetworkTensor, boolean: bool) -> NetworkTensor:
-    """Say which queries may attend to anything."""
+    """Return which queries may attend to anything."""
     limit = 0.0 if boolean else -math.inf
     numbers = net.tensor(mask, torch.float32)
     most = net.add_reduce(numbers, "MAX", len(mask.shape) - 1, keep_dims=True)

@@ -69,7 +69,7 @@ def embedding_bag(
 def _members(
     net: Network, offsets: torch.Tensor, bags: int, number: int, include_last_offset: bool
 ) -> NetworkTensor:
-    """Say which position of the indices is in which bag: bool, (bags, positions)."""
+    """Return which position of the indices is in which bag: bool, (bags, positions)."""
     begins = net.tensor(offsets, torch.int64)
     if include_last_offset:
         ends = net.narrow(begins, 0, 1, bags)

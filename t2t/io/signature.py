@@ -118,7 +118,7 @@ class Dimension:
 def range_problem(
     shape: Shape, low: Shape, best: Shape, high: Shape, *, values: bool = False
 ) -> str:
-    """Say what is wrong with the minimum, optimum and maximum of a shape; "" where nothing is.
+    """Return what is wrong with the minimum, optimum and maximum of a shape; "" where nothing is.
 
     Args:
         shape: sizes, -1 for each dynamic dimension.

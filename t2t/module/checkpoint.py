@@ -142,7 +142,7 @@ class Converted:
 
 
 def is_entry(name: str) -> bool:
-    """Say whether `Converted.to_state` makes entries of this name."""
+    """Return whether `Converted.to_state` makes entries of this name."""
     return name in ("engine", "steps", "metadata", "checksum") or name.startswith(
         (_PROGRAM, _INITIAL, "constant.", "engines.")
     )

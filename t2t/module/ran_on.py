@@ -12,7 +12,7 @@ __all__ = ["RanOn", "engine_required"]
 
 
 def engine_required() -> bool:
-    """Say whether the environment variable T2T_REQUIRE_ENGINE forbids running in PyTorch."""
+    """Return whether the environment variable T2T_REQUIRE_ENGINE forbids running in PyTorch."""
     return os.environ.get("T2T_REQUIRE_ENGINE", "0").lower() not in ("", "0", "false", "no")
 
 
@@ -51,7 +51,7 @@ class RanOn:
 
     @property
     def is_engine(self) -> bool:
-        """Say whether TensorRT ran."""
+        """Return whether TensorRT ran."""
         return self.executor == "engine"
 
     def to_dict(self) -> dict[str, str]:

@@ -99,11 +99,11 @@ class NetworkCore:
         return self._operation.output
 
     def is_used(self, index: int) -> bool:
-        """Say whether an output is read: a converter may return None in place of others."""
+        """Return whether an output is read: a converter may return None in place of others."""
         return index not in self._operation.unused
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Give the dtype in which the operation computes what torch has as ``dtype``."""
+        """Return the dtype in which the operation computes what torch has as ``dtype``."""
         if dtype == torch.float64:
             # Where that is asked for; `cast` refuses it elsewhere. Never half.
             return torch.float32
@@ -143,14 +143,14 @@ class NetworkCore:
         return layer
 
     def result(self, layer: Any, index: int = 0) -> NetworkTensor:
-        """Give an output of a layer, named after it; its shape is inferred, so checked, here."""
+        """Return an output of a layer, named after it; its shape is inferred, so checked, here."""
         tensor: NetworkTensor = layer.get_output(index)
         shape(tensor)
         tensor.name = layer.name if index == 0 else f"{layer.name}:{index}"
         return tensor
 
     def unique_name(self, wanted: str) -> str:
-        """Give a name that no tensor or layer of the network has yet."""
+        """Return a name that no tensor or layer of the network has yet."""
         name = wanted
         while name in self._names:
             self._names[wanted] += 1
@@ -190,7 +190,7 @@ class NetworkCore:
         self._alive.append(value)
 
     def is_traced(self, x: Any) -> bool:
-        """Say whether a value depends on the network's inputs (it is no constant)."""
+        """Return whether a value depends on the network's inputs (it is no constant)."""
         if isinstance(x, torch.Tensor):
             return id(x) in self._values
         return not isinstance(x, bool | int | float)
@@ -202,14 +202,14 @@ class NetworkCore:
         return self._kinds.get(id(x))
 
     def is_wide(self, x: torch.Tensor) -> bool:
-        """Say whether a traced torch tensor is float32 also where it takes part as half."""
+        """Return whether a traced torch tensor is float32 also where it takes part as half."""
         kind = self.kind(x)
         return kind is Kind.WIDE or (x.dim() == 0 and kind in (Kind.FLOAT, Kind.CAST))
 
     def tensor(
         self, x: TensorLike, dtype: torch.dtype | None = None, rank: int | None = None
     ) -> NetworkTensor:
-        """Give the network tensor of a traced tensor, or a constant layer of anything else.
+        """Return the network tensor of a traced tensor, or a constant layer of anything else.
 
         Args:
             x: a torch tensor, a number (also symbolic) or a network tensor.
@@ -239,11 +239,11 @@ class NetworkCore:
         return self._align(network_tensor, rank)
 
     def scalar(self, x: Any) -> NetworkTensor:
-        """Give a symbolic number as a 0-D network tensor."""
+        """Return a symbolic number as a 0-D network tensor."""
         raise NotImplementedError
 
     def reshape(self, x: TensorLike, sizes: Sequence[Any]) -> NetworkTensor:
-        """Give ``x`` with other sizes."""
+        """Return ``x`` with other sizes."""
         raise NotImplementedError
 
     def cast(self, x: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
@@ -263,7 +263,7 @@ class NetworkCore:
     def constant(
         self, x: torch.Tensor, dtype: torch.dtype | None = None, rank: int | None = None
     ) -> NetworkTensor:
-        """Give a constant layer of a real tensor, one for all users of the same tensor.
+        """Return a constant layer of a real tensor, one for all users of the same tensor.
 
         Args:
             x: the data; kept, not copied, where TensorRT can read it as it is.
@@ -303,7 +303,7 @@ class NetworkCore:
         return self.cast(self.result(layer), dtype)
 
     def weight(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
-        """Give a real tensor's data as TensorRT takes weights, without a copy where possible."""
+        """Return a real tensor's data as TensorRT takes weights, without a copy where possible."""
         wanted = dtype or self.compute_dtype(x.dtype)
         self._check_range(x, wanted)
         data = _within(x.detach(), wanted).to(device="cpu", dtype=wanted).contiguous()
@@ -324,17 +324,17 @@ class NetworkCore:
             )
 
     def dtype_of(self, x: NetworkTensor) -> torch.dtype:
-        """Give the torch dtype of a network tensor."""
+        """Return the torch dtype of a network tensor."""
         return dtypes.from_trt(x.dtype)
 
     def trt_dtype(self, dtype: torch.dtype) -> Any:
-        """Give TensorRT's data type of a torch dtype."""
+        """Return TensorRT's data type of a torch dtype."""
         if dtype == torch.float64 and self.policy.float64_as_float32:
             dtype = torch.float32
         return dtypes.to_trt(dtype)
 
     def number(self, x: Any, dtype: torch.dtype, rank: int) -> NetworkTensor:
-        """Give a number as a constant with ``rank`` dimensions of size 1."""
+        """Return a number as a constant with ``rank`` dimensions of size 1."""
         # repr tells -0.0 from 0.0 and equals itself for NaN.
         key = ("number", repr(x), dtype, rank)
         if key not in self._shared:

@@ -20,7 +20,7 @@ class Layers(NetworkCore):
     """Layers that compute; enums are given as members or by name ("RELU")."""
 
     def once(self, key: tuple[Any, ...], make: Callable[[], NetworkTensor]) -> NetworkTensor:
-        """Give what ``make`` gave for this key, which must say all that the result depends on.
+        """Return what ``make`` gave for this key, which must say all that the result depends on.
 
         For what many calls need alike, such as a mask. Network tensors stand in keys by their name.
         """
@@ -69,7 +69,7 @@ class Layers(NetworkCore):
     def aligned(
         self, inputs: Sequence[TensorLike], dtype: torch.dtype | None = None
     ) -> list[NetworkTensor]:
-        """Give several operands at one rank (dimensions of size 1 prepended) and in one dtype."""
+        """Return several operands at one rank (dimensions of size 1 prepended) and in one dtype."""
         rank = max(_rank(x) for x in inputs)
         if dtype is None:
             tensors = (x for x in inputs if isinstance(x, torch.Tensor))

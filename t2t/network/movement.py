@@ -35,11 +35,11 @@ class Movement(NetworkCore):
     def bind_symbol(
         self, symbol: Symbol, dimension: Dimension, inputs: Sequence[NetworkTensor]
     ) -> None:
-        """Say which dimensions of the network inputs a symbol stands in."""
+        """Return which dimensions of the network inputs a symbol stands in."""
         self._sizes.bind(symbol, dimension, inputs)
 
     def shape_tensor(self, sizes: Sequence[int | torch.SymInt]) -> NetworkTensor:
-        """Give sizes as a 1-D int64 network tensor; neighbouring plain numbers are one constant."""
+        """Return sizes as a 1-D int64 network tensor; plain neighbours are one constant."""
         parts: list[NetworkTensor] = []
         plain: list[int] = []
 
@@ -64,7 +64,7 @@ class Movement(NetworkCore):
         return self.result(layer)
 
     def size(self, size: Any) -> NetworkTensor:
-        """Give a symbolic number as a network tensor of shape (1,): int64 or, if real, float32."""
+        """Return a symbolic number as a network tensor of shape (1,): int64, or float32 if real."""
         tensor: NetworkTensor = self._sizes.emit(expression(size))
         return tensor
 
@@ -78,11 +78,11 @@ class Movement(NetworkCore):
         return values, index
 
     def scalar(self, x: Any) -> NetworkTensor:
-        """Give a symbolic number as a 0-D network tensor."""
+        """Return a symbolic number as a 0-D network tensor."""
         return self.reshape(self.size(x), ())
 
     def vector(self, numbers: Sequence[int]) -> NetworkTensor:
-        """Give integers as a 1-D int64 constant."""
+        """Return integers as a 1-D int64 constant."""
         key = ("vector", tuple(numbers))
         if key not in self._shared:
             value = torch.tensor(numbers, dtype=torch.int64)
@@ -99,7 +99,7 @@ class Movement(NetworkCore):
         order: Sequence[int] | None = None,
         before: Sequence[Size] | None = None,
     ) -> NetworkTensor:
-        """Give ``x`` with other sizes, in row-major order; itself where it has them already.
+        """Return ``x`` with other sizes, in row-major order; itself where it has them already.
 
         At most one size is left for TensorRT to infer, others are copied from the same dimension
         of ``x`` or computed as a shape tensor.
@@ -368,14 +368,14 @@ def _unchanged(tensor: NetworkTensor, before: Sequence[Size], sizes: Sequence[Si
 
 
 def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Say whether two shapes are equal for all values of the dynamic dimensions."""
+    """Return whether two shapes are equal for all values of the dynamic dimensions."""
     return len(a) == len(b) and all(
         expression(x) == expression(y) for x, y in zip(a, b, strict=True)
     )
 
 
 def _placeholder(size: Size, index: int, before: Sequence[Size]) -> int | None:
-    """Give a reshape dimension: the size, 0 for "as in the input", None for a computed one."""
+    """Return a reshape dimension: the size, 0 for "as in the input", None for a computed one."""
     number = static_size(size)
     if number is not None:
         return number
@@ -385,5 +385,5 @@ def _placeholder(size: Size, index: int, before: Sequence[Size]) -> int | None:
 
 
 def _differs(old: Size, new: Size) -> bool:
-    """Say whether a dimension of size 1 becomes larger."""
+    """Return whether a dimension of size 1 becomes larger."""
     return static_size(old) == 1 and static_size(new) != 1

@@ -126,10 +126,10 @@ def set_attribute(layer: Any, attribute: str, value: Any) -> None:
 
 
 def member(kind: str, value: Any) -> Any:
-    """Give a member of one of TensorRT's enums, from its name or from itself."""
+    """Return a member of one of TensorRT's enums, from its name or from itself."""
     return getattr(getattr(trt, kind), value) if isinstance(value, str) else value
 
 
 def axes_mask(axes: int | Iterable[int]) -> int:
-    """Give TensorRT's bit mask of non-negative axes."""
+    """Return TensorRT's bit mask of non-negative axes."""
     return sum(1 << axis for axis in ([axes] if isinstance(axes, int) else axes))

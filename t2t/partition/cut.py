@@ -63,7 +63,7 @@ class Wishes:
     min_block_size: int = 3
 
     def reason(self, call: Call) -> str:
-        """Say why a call stays in PyTorch, if that is wished."""
+        """Return why a call stays in PyTorch, if that is wished."""
         names = {call.name, *call.formulas}
         if self.operators:
             with suppress(ConversionError):
@@ -431,7 +431,7 @@ def _names(values: Sequence[Value], kind: str) -> list[str]:
 
 
 def _boundary_problem(value: Value) -> str:
-    """Say why a tensor cannot go into an engine or come out of one."""
+    """Return why a tensor cannot go into an engine or come out of one."""
     if not is_supported(value.tensor.dtype):
         name = str(value.tensor.dtype).removeprefix("torch.")
         return f"an engine neither takes nor gives {name}"
@@ -500,7 +500,7 @@ def _is_random(call: Call) -> bool:
 
 
 def _only_moves(call: Call) -> bool:
-    """Say whether a call computes nothing."""
+    """Return whether a call computes nothing."""
     if _packet(call.name) in _MOVING:
         return True
     return isinstance(call.function, OpOverload) and operator_info(call.function).is_view

@@ -10,12 +10,12 @@ __all__ = ["axes_of_mask", "ints"]
 
 
 def axes_of_mask(mask: int) -> tuple[int, ...]:
-    """Give the axes of a bit mask, lowest first."""
+    """Return the axes of a bit mask, lowest first."""
     return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
 def ints(values: Tensor | None, default: Sequence[int] | None = None) -> list[int]:
-    """Give the values of a shape tensor, or those read from the layer where there is none."""
+    """Return the values of a shape tensor, or those read from the layer where there is none."""
     if values is None:
         return list(default or ())
     return [int(value) for value in values.reshape(-1).tolist()]

@@ -153,7 +153,7 @@ def _attribute(raw: Any, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Give an attribute as JSON has it: enums by name, dims as a list, None where invalid."""
+    """Return an attribute as JSON has it: enums by name, dims as a list, None where invalid."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):

@@ -33,15 +33,15 @@ _NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e8m0
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Give the torch dtype that holds a TensorRT type, by its name ("HALF")."""
+    """Return the torch dtype that holds a TensorRT type, by its name ("HALF")."""
     return TORCH[name]
 
 
 def is_half(dtype: torch.dtype) -> bool:
-    """Say whether a dtype is computed in float32 and rounded once at the end."""
+    """Return whether a dtype is computed in float32 and rounded once at the end."""
     return dtype in _NARROW
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
-    """Give x in the type that TensorRT accumulates in: float32 for the narrow floats."""
+    """Return x in the type that TensorRT accumulates in: float32 for the narrow floats."""
     return x.float() if x.dtype in _NARROW else x

@@ -61,7 +61,7 @@ class Layer:
         return torch_dtype(self.types[0])
 
     def has_input(self, position: int) -> bool:
-        """Say whether an optional input is set."""
+        """Return whether an optional input is set."""
         return position < len(self.inputs) and self.inputs[position] is not None
 
 

@@ -58,12 +58,12 @@ def layer(
 
 
 def kinds() -> tuple[str, ...]:
-    """Give the kinds that the reference executor knows, sorted."""
+    """Return the kinds that the reference executor knows, sorted."""
     return tuple(sorted(_SPECS))
 
 
 def spec_of(kind: str, name: str, version: str) -> Spec:
-    """Give the registered functions of a kind; UnsupportedLayerError names what is unknown."""
+    """Return the registered functions of a kind; UnsupportedLayerError names what is unknown."""
     if kind not in _SPECS:
         raise UnsupportedLayerError(
             f"layer {name!r} is of kind {kind}, which the reference executor does not know "

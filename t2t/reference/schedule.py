@@ -28,7 +28,7 @@ class Loop:
     body: tuple[Node, ...]
 
     def of(self, kind: str) -> list[Layer]:
-        """Give the boundary layers of one kind."""
+        """Return the boundary layers of one kind."""
         return [layer for layer in self.boundary if layer.kind == kind]
 
 
@@ -82,7 +82,7 @@ def _region(layers: Sequence[Layer], needed: set[str]) -> tuple[Node, ...]:
 
 
 def layers_of(node: Node) -> list[Layer]:
-    """Give every layer inside a node."""
+    """Return every layer inside a node."""
     if isinstance(node, Layer):
         return [node]
     if isinstance(node, Loop):
@@ -92,7 +92,7 @@ def layers_of(node: Node) -> list[Layer]:
 
 
 def reads(node: Node) -> set[str]:
-    """Give the tensors that a node uses and does not make itself."""
+    """Return the tensors that a node uses and does not make itself."""
     layers = layers_of(node)
     made = {name for layer in layers for name in layer.outputs}
     used = {name for layer in layers for name in layer.inputs if name is not None}
@@ -100,7 +100,7 @@ def reads(node: Node) -> set[str]:
 
 
 def writes(node: Node) -> set[str]:
-    """Give the tensors of a node that other nodes may use."""
+    """Return the tensors of a node that other nodes may use."""
     if isinstance(node, Layer):
         return set(node.outputs)
     ends = node.of("LOOP_OUTPUT") if isinstance(node, Loop) else node.results

@@ -120,7 +120,7 @@ class _Layout:
         self._start = words.view(np.uint8)
 
     def stands_at(self, data: Any, offset: int) -> bool:
-        """Say whether the weight's bytes stand there, all of them."""
+        """Return whether the weight's bytes stand there, all of them."""
         size = self._stored.numel() * self._stored.element_size()
         if offset < 0 or offset + size > len(data):
             return False

@@ -195,7 +195,7 @@ def _layer(row: Mapping[str, Any], weights: _Weights) -> Layer:
 def _problems(
     inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], layers: Sequence[Layer], made: str
 ) -> Iterator[str]:
-    """Say what keeps a program from running: unknown names and weights that do not fit."""
+    """Return what keeps a program from running: unknown names and weights that do not fit."""
     shapes: dict[str, Any] = {info.name: info.shape for info in inputs}
     for layer in layers:
         if not len(layer.outputs) == len(layer.types) == len(layer.shapes):
@@ -226,7 +226,7 @@ def _problems(
 
 
 def _fits(layer: Layer, name: str, count: int, shapes: Mapping[str, Any]) -> bool:
-    """Say whether a weight has as many elements as its layer needs, as far as sizes are known."""
+    """Return whether a weight has as many elements as its layer needs, where sizes are known."""
     shape: Sequence[int] | None = shapes.get(str(layer.inputs[0])) if layer.inputs else None
     if layer.kind == "CONSTANT":
         return count == math.prod(_sizes(layer, "shape"))

@@ -124,7 +124,7 @@ def describe(
 
 
 def attribute_texts(layer: Layer) -> list[str]:
-    """Give the attributes that differ from their default, each as "name=value"."""
+    """Return the attributes that differ from their default, each as "name=value"."""
     return [
         f"{name}={_value(_readable(name, value))}"
         for name, value in layer.attributes.items()
@@ -149,7 +149,7 @@ def brief_text(layer: Layer) -> str:
 
 
 def _readable(name: str, value: Any) -> Any:
-    """Give a bit mask as its axes, and of TensorRT's eight places those that are used."""
+    """Return a bit mask as its axes, and of TensorRT's eight places those that are used."""
     if name == "axes" and isinstance(value, int):
         return list(axes_of_mask(value))
     if name in ("first_transpose", "second_transpose"):
@@ -186,7 +186,7 @@ def _info(info: TensorInfo, sizes: Sizes) -> str:
 
 
 def type_text(kind: str) -> str:
-    """Give the short name of a TensorRT type: fp32, fp16, bf16, int8."""
+    """Return the short name of a TensorRT type: fp32, fp16, bf16, int8."""
     return _TYPES.get(kind, kind.lower())
 
 

@@ -29,7 +29,7 @@ class _RawWeights(ctypes.Structure):
 
 
 def read_weights(layer: Any, attribute: str, constants: Mapping[str, Tensor]) -> Tensor | None:
-    """Give the weights of a layer flat, sharing TensorRT's memory; None where there are none.
+    """Return the weights of a layer flat, sharing TensorRT's memory; None where there are none.
 
     Args:
         layer: TensorRT's layer.
@@ -75,7 +75,7 @@ def _from_pointer(name: str, weights: Any) -> Tensor:
 
 
 def _unpack(packed: Tensor, count: int, kind: str) -> Tensor:
-    """Give two 4-bit values of each byte, the low half first; see `t2t.reference.datatypes`."""
+    """Return two 4-bit values of each byte, the low half first; see `t2t.reference.datatypes`."""
     halves = torch.stack([packed & 15, packed >> 4], -1).reshape(-1)[:count]
     if kind == "FP4":
         return fp4_values(halves)
@@ -84,7 +84,7 @@ def _unpack(packed: Tensor, count: int, kind: str) -> Tensor:
 
 
 def fp4_values(codes: Tensor) -> Tensor:
-    """Give the float32 values of FP4 codes 0 to 15 (the highest bit is the sign)."""
+    """Return the float32 values of FP4 codes 0 to 15 (the highest bit is the sign)."""
     grid = torch.tensor(FP4_GRID)
     magnitude = grid[(codes & 7).long()]
     return torch.where(codes > 7, -magnitude, magnitude)

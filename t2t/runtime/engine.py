@@ -69,7 +69,7 @@ class Engine:
             self._loaded[device] = execution
 
     def why_not(self, device: torch.device) -> str | None:
-        """Say why the plan cannot run on a device; None means that it can and is loaded now."""
+        """Return why the plan cannot run on a device; None means that it can and is loaded now."""
         try:
             self.load(device)
         except EngineError as error:

@@ -344,7 +344,7 @@ class Execution:
 
 
 def ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Give the tensor as TensorRT reads it: contiguous, with memory at an aligned address."""
+    """Return the tensor as TensorRT reads it: contiguous, with memory at an aligned address."""
     tensor = tensor.contiguous()
     if tensor.numel() == 0:
         return tensor.new_empty(ALIGNMENT)[:0].view(tensor.shape)

@@ -23,7 +23,7 @@ class Output(Protocol):
     address: int
 
     def take(self) -> torch.Tensor:
-        """Give the tensor after the run."""
+        """Return the tensor after the run."""
 
 
 def make_output(

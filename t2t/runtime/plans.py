@@ -46,7 +46,7 @@ class Origin:
 
 
 def as_plan(data: PlanData) -> torch.Tensor:
-    """Give a plan's bytes as a uint8 tensor on the CPU.
+    """Return a plan's bytes as a uint8 tensor on the CPU.
 
     Nothing is copied but read-only buffers (`bytes`), which torch cannot share.
 

@@ -35,12 +35,12 @@ __all__ = [
 
 
 def is_symbolic(value: Any) -> bool:
-    """Say whether a size or number depends on a dynamic dimension."""
+    """Return whether a size or number depends on a dynamic dimension."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def has_symbol(value: Any) -> bool:
-    """Say whether a (nested) argument holds a symbolic number."""
+    """Return whether a (nested) argument holds a symbolic number."""
     if isinstance(value, list | tuple):
         return any(has_symbol(item) for item in value)
     return is_symbolic(value)
@@ -70,7 +70,7 @@ def static_size(value: Any) -> int | None:
 
 
 def is_contiguous(x: torch.Tensor) -> bool:
-    """Say whether a tensor is known to be contiguous for all sizes; nothing is recorded."""
+    """Return whether a tensor is known to be contiguous for all sizes; nothing is recorded."""
     step: Any = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
         if static_size(size) != 1 and value_of(stride) != value_of(step):
@@ -89,7 +89,7 @@ def largest(size: Any) -> int:
 
 
 def is_true(condition: Any) -> bool:
-    """Say whether a condition on sizes is known to hold for all of them; nothing is recorded."""
+    """Return whether a condition on sizes is known to hold for all of them; nothing is recorded."""
     return value_of(condition) is True
 
 

@@ -197,7 +197,7 @@ _NUMBERS = (bool, int, float)
 
 @functools.cache
 def _is_pointwise(func: Any) -> bool:
-    """Say whether an operator works element by element, on its first argument if in place."""
+    """Return whether an operator works element by element, on its first argument if in place."""
     if not isinstance(func, OpOverload) or torch.Tag.pointwise not in func.tags:
         return False
     written = [

@@ -102,7 +102,7 @@ _PARTS = {"min", "opt", "max"}
 
 
 def _is_entry(given: Any, rank: int) -> bool:
-    """Say whether something is a shape, or the sizes of one tensor's dimensions."""
+    """Return whether something is a shape, or the sizes of one tensor's dimensions."""
     if isinstance(given, Mapping):
         return all(isinstance(key, int) for key in given) and bool(given)
     if not isinstance(given, Sequence) or isinstance(given, str):

@@ -61,7 +61,7 @@ class SizeLayers:
         self._arithmetic = _layers(net)
 
     def bind(self, symbol: Symbol, dimension: Dimension, inputs: Sequence[Any]) -> None:
-        """Say which dimensions of the network inputs a symbol stands in."""
+        """Return which dimensions of the network inputs a symbol stands in."""
         self._ranges[symbol] = Range(dimension.low, dimension.high, dimension.step)
         # The symbol itself before its multiples, from which it must be computed.
         places = sorted(dimension.places, key=lambda place: (place.factor, abs(place.offset)))
@@ -102,7 +102,7 @@ class SizeLayers:
         )
 
     def cases(self, sizes: Sequence[Value]) -> tuple[list[tuple[int, ...]], Any]:
-        """Tell apart all values that sizes have together, for what differs with each of them.
+        """Distinguish all values that sizes have together, for what differs with each of them.
 
         Returns:
             The values, and which of these the sizes have at run time: an index of shape (1,).

@@ -203,7 +203,7 @@ def _run(good: Any, here: int) -> tuple[int, int]:
 
 
 def advice(guard: Guard, box: Box, names: Names, narrowed: Narrowed, can_narrow: bool) -> str:
-    """Say what to do about a condition that does not hold for all sizes of a box.
+    """Return what to do about a condition that does not hold for all sizes of a box.
 
     Args:
         guard: the condition.
@@ -235,7 +235,7 @@ def advice(guard: Guard, box: Box, names: Names, narrowed: Narrowed, can_narrow:
 
 
 def _compares_with_number(condition: Value) -> bool:
-    """Say whether a condition asks if a dimension is a number."""
+    """Return whether a condition asks if a dimension is a number."""
     if not isinstance(condition, Operation):
         return False
     if condition.name != "zero":
@@ -245,7 +245,7 @@ def _compares_with_number(condition: Value) -> bool:
 
 
 def _one_size(guard: Guard, box: Box, names: Names) -> str:
-    """Say how to declare two dimensions that must be equal; "" for others."""
+    """Return how to declare two dimensions that must be equal; "" for others."""
     pair = _equal_symbols(guard.condition)
     common = None if pair is None else _common(box[pair[0]], box[pair[1]])
     if pair is None or common is None:
@@ -271,7 +271,7 @@ def _is_zero(condition: Value) -> bool:
 
 
 def _smaller_ranges(guard: Guard, box: Box, names: Names, narrowed: Narrowed) -> str:
-    """Say which smaller ranges make a condition hold; "" where none are known."""
+    """Return which smaller ranges make a condition hold; "" where none are known."""
     symbols = sorted(ex.symbols_of(guard.condition), key=lambda symbol: symbol.order)
     changed = [symbol for symbol in symbols if narrowed.ranges[symbol] != box[symbol]]
     if not changed or _fails(ex.substitute(guard.condition, narrowed.ties), narrowed.ranges):

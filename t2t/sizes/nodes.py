@@ -96,7 +96,7 @@ class SizeEnvironment(ShapeEnv):
         return negated if self._asks_for_one(x) else None
 
     def _asks_for_one(self, x: Value) -> bool:
-        """Say whether a condition asks if a size is 1, and note where it is in the example."""
+        """Return whether a condition asks if a size is 1, and note where it is in the example."""
         asked = x.args[0] if isinstance(x, Operation) and x.name == "not" else x
         if not isinstance(asked, Operation) or asked.name != "zero" or not _is_one(asked.args[0]):
             return False
@@ -227,7 +227,7 @@ class SizeNode(SymNode):
 
 
 def _is_one(x: Value) -> bool:
-    """Say whether x == 0 asks if a size is 1."""
+    """Return whether x == 0 asks if a size is 1."""
     return (
         isinstance(x, Polynomial)
         and x.constant == -1

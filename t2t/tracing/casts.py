@@ -110,7 +110,7 @@ def _scripted(recorder: Recorder, original: Callable[..., Any]) -> Any:
 
 
 def _casts_up(node: Any) -> bool:
-    """Say whether a scripted cast is one of floats, or of what it does not say, to float32."""
+    """Return whether a scripted cast is one of floats, or of what it does not say, to float32."""
     given, *rest = node.inputs()
     kind = given.type().scalarType() if isinstance(given.type(), TensorType) else None
     return kind in (None, "Float") and any(x.toIValue() == _FLOAT32 for x in rest)

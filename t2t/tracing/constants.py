@@ -39,7 +39,7 @@ NOT_UPDATED = (
 )
 
 MakeView = Callable[[torch.Tensor], View]
-"""Tells how a tensor comes from its parent."""
+"""Returns how a tensor comes from its parent."""
 
 
 class Constants:
@@ -78,7 +78,7 @@ class Constants:
         self._steps: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def is_promoted(self, tensor: torch.Tensor) -> bool:
-        """Say whether a traced value was written into the tensor's memory."""
+        """Return whether a traced value was written into the tensor's memory."""
         return bool(self.promoted) and storage_key(tensor) in self.promoted
 
     def value(
@@ -137,7 +137,7 @@ class Constants:
             value.tensor = value.tensor.clone()
 
     def restore(self) -> None:
-        """Give the module's tensors, and all others that outlive the trace, the data they had."""
+        """Return the module's tensors, and all others that outlive the trace, the data they had."""
         for key in self._saved:
             self._detach_readers(key)
         self._saved.restore()
@@ -248,7 +248,7 @@ class Constants:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, View | None]]:
         """Let the memory of a real tensor hold traced values from now on.
 
-        Gives the root, then all its views, each with its parent and how it comes from it. The
+        Yields the root, then all its views, each with its parent and how it comes from it. The
         running statistics of a batch norm may be written, as its results do not depend on them.
 
         Raises:

@@ -56,7 +56,7 @@ def emit(
 
 
 def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int]]:
-    """Give the outputs that are read, each as the id of its call and its place."""
+    """Return the outputs that are read, each as the id of its call and its place."""
     values = itertools.chain(outputs, *(call.inputs() for call in calls))
     return {(id(value.call), value.index) for value in values}
 
@@ -70,7 +70,7 @@ def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
 def gaps(
     graph: Graph, net: Network, names: Sequence[str], outputs: Sequence[Value]
 ) -> Iterator[tuple[Call, Exception]]:
-    """Give every call that cannot become layers, and why: not only the first.
+    """Yield every call that cannot become layers, and why: not only the first.
 
     A call that fails gets network inputs as its results, so that those behind it can be tried.
     """
@@ -156,7 +156,7 @@ def _check_rank(call: Call) -> None:
 
 
 def _without_elements(net: Network, call: Call) -> list[Any]:
-    """Give the results of a call where none of them has elements: nothing is computed for these."""
+    """Return the results of a call where none has elements: nothing is computed for these."""
     expected = [x for x in tree_leaves(call.output) if isinstance(x, torch.Tensor)]
     if not all(0 in map(static_size, x.shape) and is_supported(x.dtype) for x in expected):
         return []
@@ -188,14 +188,14 @@ def _finish(call: Call, net: Network, result: Any) -> None:
 
 
 def located(error: Exception, call: Call) -> Exception:
-    """Give the same error with the place of the call in its text."""
+    """Return the same error with the place of the call in its text."""
     kind = type(error) if isinstance(error, T2TError) else UnsupportedOperatorError
     name = f"{call.origin} (its part {call.name})" if call.origin else call.name
     return kind(f"{name}: {error} ({describe(call)})")
 
 
 def describe(call: Call) -> str:
-    """Say where a call stands: "called at model.py:12 in forward, in module 'layer1.0'"."""
+    """Return where a call stands: "called at model.py:12 in forward, in module 'layer1.0'"."""
     parts = [f"called at {call.location}"] if call.location else []
     parts += [f"in module {call.scope!r}"] if call.scope else []
     return ", ".join(parts) or "called by the module itself"

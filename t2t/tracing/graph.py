@@ -108,7 +108,7 @@ class Call:
         return parts[0] if "::" in self.name else parts[-1]
 
     def inputs(self) -> Iterator[Value]:
-        """Give the values that the call reads."""
+        """Yield the values that the call reads."""
         for leaf in tree_leaves((self.args, self.kwargs)):
             if isinstance(leaf, Value):
                 yield leaf
@@ -140,7 +140,7 @@ class Graph:
     state: list[Value] = field(default_factory=list)
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:
-        """Give the calls that the values depend on, in program order."""
+        """Return the calls that the values depend on, in program order."""
         used: set[int] = set()
         pending = [value.call for value in roots if value.call is not None]
         while pending:

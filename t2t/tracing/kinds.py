@@ -34,7 +34,7 @@ _DENSE = "which TensorRT does not have; make it dense first (.to_dense())"
 
 
 def unsupported_kind(x: torch.Tensor) -> str:
-    """Say what is not plain about a tensor, and what to do; "" for a dense tensor of numbers."""
+    """Return what is not plain about a tensor, and what to do; "" for a dense tensor of numbers."""
     if isinstance(x, FakeTensor) and x.layout is torch.strided:
         return QUANTIZED if x.is_quantized else ""
     if x.is_nested:
@@ -53,7 +53,7 @@ def unsupported_kind(x: torch.Tensor) -> str:
 
 
 def unsupported_input(x: torch.Tensor) -> str:
-    """Say why a tensor cannot be an input of a network; "" for a dense tensor of real numbers."""
+    """Return why a tensor cannot be an input of a network; "" for dense real numbers."""
     kind = unsupported_kind(x)
     if not kind and x.is_complex():
         return COMPLEX

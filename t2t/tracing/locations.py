@@ -32,7 +32,7 @@ _MODULES = f"{Path(torch.__file__).resolve().parent}/nn/modules/"
 
 @functools.cache
 def is_hidden(code: CodeType) -> bool:
-    """Say whether code is torch's or t2t's, or nobody's: it has no line of the user's."""
+    """Return whether code is torch's or t2t's, or nobody's: it has no line of the user's."""
     file = code.co_filename
     return file.startswith((*_HIDDEN, "<frozen", "<string>", "<@")) or "/contextlib.py" in file
 

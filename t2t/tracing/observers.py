@@ -38,7 +38,7 @@ class Steps(NamedTuple):
 
 
 def observer_problem(module: Any) -> str:
-    """Say why a module that is about to be called cannot be converted, if it is an observer."""
+    """Return why a module that is about to be called cannot be converted, if it is an observer."""
     observer = sys.modules.get("torch.ao.quantization.observer")
     if observer is not None and isinstance(module, observer.ObserverBase):
         return f"{type(module).__name__}: {_OBSERVES}"

@@ -84,7 +84,7 @@ def _as_factor(x: Any, name: str) -> Any:
 
 
 def _is_far_bound(x: Any, name: str) -> bool:
-    """Say whether a number is a bound that halfs do not reach."""
+    """Return whether a number is a bound that halfs do not reach."""
     bounds = name in ("clamp", "clamp_min", "clamp_max", "hardtanh")
     return bounds and isinstance(x, int | float) and not -1 < x < 1
 
@@ -106,7 +106,7 @@ def _types(name: str) -> dict[str, str]:
 
 
 def _mixes_types(call: Call) -> bool:
-    """Say whether a call promotes all its operands, rather than take indices or statistics."""
+    """Return whether a call promotes all its operands, rather than take indices or statistics."""
     return call.short_name in ("cat", "stack") or _is_pointwise(call.name)
 
 
@@ -131,7 +131,7 @@ _SAME_ELEMENTS = (
 
 
 def _is_square(call: Call) -> bool:
-    """Say whether a call multiplies a value with itself, as norms and variances begin.
+    """Return whether a call multiplies a value with itself, as norms and variances begin.
 
     Squares, and sums of them, leave half's range long before other products do.
     """
@@ -142,7 +142,7 @@ def _is_square(call: Call) -> bool:
 
 
 def _same(a: Any, b: Any, depth: int) -> bool:
-    """Say whether two arguments have the same elements, as far as so many calls back tell."""
+    """Return whether two arguments have the same elements, as far as so many calls back tell."""
     if a is b:
         return True
     if not isinstance(a, Value) or not isinstance(b, Value):

@@ -60,7 +60,7 @@ def operator_info(operator: OpOverload) -> OperatorInfo:
 
 
 def draws_random(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Say whether a call draws random numbers: attention, for one, does with dropout only."""
+    """Return whether a call draws random numbers: attention, for one, does with dropout only."""
     if torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
     for index, argument in enumerate(schema_of(operator).arguments):

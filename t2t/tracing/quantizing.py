@@ -128,7 +128,7 @@ def _rounded(net: Network, value: Value, rounding: Rounding) -> torch.Tensor:
 
 
 def takes_layers(call: Call) -> bool:
-    """Say whether a product's converter takes weights that are no constants."""
+    """Return whether a product's converter takes weights that are no constants."""
     found = operands_of(call)
     if found is None or found[0] != "conv_transpose":
         return True

@@ -240,7 +240,7 @@ def _paused_collection() -> Iterator[None]:
 
 
 def _limit(error: Exception) -> str:
-    """Say what PyTorch cannot trace, where that is why it raised; else nothing."""
+    """Return what PyTorch cannot trace, where that is why it raised; else nothing."""
     reason = next((reason for words, reason in _LIMITS.items() if words in str(error)), "")
     if not reason and isinstance(error, UnsupportedOperatorException):
         return f"{error.func}: PyTorch itself does not know the shape of its result"

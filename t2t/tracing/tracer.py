@@ -197,7 +197,7 @@ class Tracer:
         return self._call_functional(operator, info, args, kwargs, tensors)
 
     def need_functions(self) -> None:
-        """Give up where a trace that sees functions may find another way."""
+        """Return up where a trace that sees functions may find another way."""
         if not self.sees_functions:
             self.needs_value = True
             raise ValueNeeded
@@ -454,7 +454,7 @@ class Tracer:
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives every operator that reaches the dispatcher to a tracer."""
+    """Hands every operator that reaches the dispatcher to a tracer."""
 
     supports_higher_order_operators = True
 
@@ -502,6 +502,6 @@ def _is_complex(
 
 
 def _draws(operator: OpOverload, functional: OpOverload) -> bool:
-    """Say whether an operator draws random numbers, and no converter says when it does not."""
+    """Return whether an operator draws random numbers, and no converter says when it does not."""
     random = torch.Tag.nondeterministic_seeded in operator.tags
     return random and registry.find_operator(functional) is None

@@ -62,7 +62,7 @@ class LayerError:
 
     @property
     def ok(self) -> bool:
-        """Say whether the error is allowed."""
+        """Return whether the error is allowed."""
         return self.max_rel_error <= self.allowed
 
     @property
@@ -88,7 +88,7 @@ class LayerReport:
 
     @property
     def ok(self) -> bool:
-        """Say whether every layer is within its tolerance."""
+        """Return whether every layer is within its tolerance."""
         return self.first is None
 
     @property

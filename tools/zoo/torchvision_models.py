@@ -47,7 +47,7 @@ ANY_SIZE = ("resnet18", "efficientnet_b0", "fcn_resnet50", "lraspp_mobilenet_v3_
 
 
 def cases() -> Iterator[Case]:
-    """Give the cases of torchvision."""
+    """Yield the cases of torchvision."""
     from torchvision import models
 
     for name in models.list_models():

@@ -218,7 +218,7 @@ FP16 = ("bert", "gpt2", "llama", "qwen3", "olmo2", "vit", "swin", "t5 encoder", 
 
 
 def cases() -> Iterator[Case]:
-    """Give the cases of transformers."""
+    """Yield the cases of transformers."""
     draw = tokens(WORDS)
     for name in TEXT:
         # FNet's Fourier transform has complex numbers, which TensorRT has not.

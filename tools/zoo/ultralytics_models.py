@@ -37,7 +37,7 @@ TRANSFORMERS = ("rtdetr-l", "rtdetr-resnet50", "yolov8-rtdetr")
 
 
 def cases() -> Iterator[Case]:
-    """Give the cases of ultralytics."""
+    """Yield the cases of ultralytics."""
     for family in FAMILIES:
         for task, kind in TASKS.items():
             yield from _cases(f"{family}{task}", kind, 2)

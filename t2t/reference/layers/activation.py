@@ -16,7 +16,7 @@ _Function = Callable[[Tensor], Tensor]
 
 
 def _function(kind: str, a: float, b: float) -> _Function:
-    """Give an activation with its alpha and beta; those without parameters ignore them."""
+    """Return an activation with its alpha and beta; those without parameters ignore them."""
     functions: dict[str, _Function] = {
         "RELU": torch.relu,
         "SIGMOID": torch.sigmoid,

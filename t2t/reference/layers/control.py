@@ -16,7 +16,7 @@ from t2t.reference.registry import Kernel, layer
 @layer("LOOP_OUTPUT", "kind", "axis")
 @layer("CONDITIONAL_OUTPUT")
 def passed_on(ready: Ready) -> Kernel:
-    """Give the first input as it is; only a conditional's input is run as a layer."""
+    """Return the first input as it is; only a conditional's input is run as a layer."""
     if ready.kind != "CONDITIONAL_INPUT":
         raise AssertionError(f"{ready.kind} is run by its loop or conditional")
     return lambda x: x

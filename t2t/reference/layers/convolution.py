@@ -30,7 +30,7 @@ _DECONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def _weight(ready: Ready, name: str, position: int, shape: tuple[int, ...]) -> Tensor | None:
-    """Give a weight in the type it is accumulated in; None where an input brings it."""
+    """Return a weight in the type it is accumulated in; None where an input brings it."""
     own = ready.weights.get(name, ready.constants.get(position))
     return None if own is None else wide(own.reshape(shape).contiguous())
 
@@ -122,7 +122,7 @@ def deconvolution(ready: Ready) -> Kernel:
 
 
 def _crops(window: Window) -> list[tuple[int, int]]:
-    """Give what is cut off before and after: the padding of the convolution turned round."""
+    """Return what is cut off before and after: the padding of the convolution turned round."""
     if not window.mode.startswith("SAME"):
         return list(zip(window.pre, window.post, strict=True))
     crops = []

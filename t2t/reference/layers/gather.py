@@ -13,7 +13,7 @@ from t2t.reference.registry import Kernel, layer
 
 
 def _wrapped(indices: Tensor, size: int) -> Tensor:
-    """Give int64 indices; negative ones count from the end."""
+    """Return int64 indices; negative ones count from the end."""
     indices = indices.long()
     return torch.where(indices < 0, indices + size, indices)
 

@@ -50,7 +50,7 @@ def normalization(ready: Ready) -> Kernel:
 
 
 def _is_trailing(axes: tuple[int, ...], x: Tensor, scale: Tensor) -> bool:
-    """Say whether the last axes are normalized, each element with a scale of its own."""
+    """Return whether the last axes are normalized, each element with a scale of its own."""
     first = axes[0]
     whole = (*[1] * first, *x.shape[first:])
     return axes == tuple(range(first, x.dim())) and tuple(scale.shape) == whole

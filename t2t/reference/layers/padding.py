@@ -27,7 +27,7 @@ class Window(NamedTuple):
     post: tuple[int, ...]
 
     def sides(self, sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Give (padding before, padding after, overhang) for the sizes of an input.
+        """Return (padding before, padding after, overhang) for the sizes of an input.
 
         The overhang is what the last window of EXPLICIT_ROUND_UP needs beyond the padding.
         """
@@ -56,5 +56,5 @@ def _same(mode: str, size: int, extent: int, stride: int) -> tuple[int, int]:
 
 
 def flat_pads(sides: Sequence[tuple[int, int]]) -> list[int]:
-    """Give paddings in the order of torch.nn.functional.pad: last dimension first."""
+    """Return paddings in the order of torch.nn.functional.pad: last dimension first."""
     return [amount for side in reversed(sides) for amount in side]

@@ -37,7 +37,7 @@ def _to_fp4(x: Tensor) -> Tensor:
 
 
 def _spread(scale: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Give a scale that broadcasts to x: one in all, one a channel, or one a block."""
+    """Return a scale that broadcasts to x: one in all, one a channel, or one a block."""
     scale = scale.float()
     if scale.dim() == x.dim() and scale.numel() > 1:
         for dim, size in enumerate(x.shape):
@@ -81,7 +81,7 @@ def dequantize(ready: Ready) -> Kernel:
 def dynamic_quantize(ready: Ready) -> Kernel:
     """Quantize blocks, each by a scale of its own that maps its largest value to the type's.
 
-    Gives the values and the scales: FP8 scales are themselves divided by the scalar input 1;
+    Returns the values and the scales: FP8 scales are themselves divided by the scalar input 1;
     E8M0 scales are powers of two, rounded up so that nothing saturates.
     """
     a = ready.attributes

@@ -74,7 +74,7 @@ def reduce(ready: Ready) -> Kernel:
 
 @layer("TOPK", "op", "k", "axes", host=(1,))
 def topk(ready: Ready) -> Kernel:
-    """Give the k largest or smallest values along an axis, sorted, and where they are.
+    """Return the k largest or smallest values along an axis, sorted, and where they are.
 
     Among equal values the one of lower index comes first.
     """

@@ -75,7 +75,7 @@ def _along(x: Tensor, axis: int, size: int, scale: float, a: dict[str, object]) 
 
 
 def _coordinates(length: int, size: int, scale: float, a: dict[str, object]) -> Tensor:
-    """Give each output element's place in the input, in double precision."""
+    """Return each output element's place in the input, in double precision."""
     index = torch.arange(size, dtype=torch.float64)
     if size == 1 and a["selector_for_single_pixel"] == "UPPER":
         return torch.zeros(1, dtype=torch.float64)

@@ -19,7 +19,7 @@ def non_zero(ready: Ready) -> Kernel:
 
 @layer("NMS", "bounding_box_format", "topk_box_limit", "indices_type", host=(2, 3, 4))
 def nms(ready: Ready) -> Kernel:
-    """Give (selected, 3) rows of batch, class and box, and how many there are.
+    """Return (selected, 3) rows of batch, class and box, and how many there are.
 
     Boxes are (B, N, 4) or (B, N, classes, 4), scores (B, N, classes). Rows are sorted by batch
     and, within it, by falling score.
@@ -53,7 +53,7 @@ def nms(ready: Ready) -> Kernel:
 
 
 def _corners(boxes: Tensor, centers: bool) -> Tensor:
-    """Give boxes as (smaller corner, larger corner)."""
+    """Return boxes as (smaller corner, larger corner)."""
     first, second = boxes[:, :2], boxes[:, 2:]
     if centers:
         return torch.cat([first - second / 2, first + second / 2], 1)
