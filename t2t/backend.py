@@ -133,7 +133,7 @@ trt: Any = _Backend()
 
 
 def is_rtx() -> bool:
-    """Return whether the backend is TensorRT-RTX (no plugins, kernels just in time, own version)."""
+    """Return whether the backend is TensorRT-RTX (no plugins, kernels made when loaded)."""
     return name() == "tensorrt_rtx"
 
 
