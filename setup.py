@@ -61,7 +61,10 @@ setup(
     packages=find_packages(include=["t2t", "t2t.*"]),
     package_data={"t2t": ["py.typed", "reference/assets/*"]},
     python_requires=">=3.10",
-    entry_points={"console_scripts": ["t2t = t2t.cli:main"]},
+    entry_points={
+        "console_scripts": ["t2t = t2t.cli:main"],
+        "torch_dynamo_backends": ["t2t = t2t.compiler:backend"],
+    },
     # click: the command line. It has no dependencies, full types and a runner for tests, and takes
     # 0.06 s to import; typer would put its own annotations in between.
     # rich: progress bars and tables that behave on terminals, in logs and in notebooks.

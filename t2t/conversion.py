@@ -17,6 +17,7 @@ import torch
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
 from t2t.errors import ConversionError, OptionError, StateError
+from t2t.exported import dynamic_shapes_of, unpacked
 from t2t.io import arguments
 from t2t.lowering import Conversion, Traced, trace_module, without_dropout
 from t2t.module import Converted, PartialModule, TRTModule
@@ -37,8 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 def convert(
-    module: Callable[..., Any],
-    inputs: Any,
+    module: Callable[..., Any] | torch.export.ExportedProgram,
+    inputs: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
     fp16: bool = False,
@@ -87,7 +88,8 @@ def convert(
     The module and the inputs are left as they are. A conversion is right, or raises.
 
     Args:
-        module: a module in eval mode (or a function of tensors).
+        module: a module in eval mode (or a function of tensors), or a program of torch.export,
+            whose own example inputs and dynamic sizes are taken where none are given.
         inputs: example inputs: positional arguments in a list or tuple, keyword arguments in a
             mapping, or one tensor. Tensors may stand in nested tuples, lists, mappings, named
             tuples and dataclasses. Numbers, strings and None become constants.
@@ -186,6 +188,10 @@ def convert(
         BackendError: no TensorRT is installed (an ImportError).
     """
     given = locals()
+    if isinstance(module, torch.export.ExportedProgram):
+        if not any(given[name] is not None for name in _OF_SIZES):
+            given["dynamic_shapes"] = dynamic_shapes_of(module)
+        module, inputs, kwargs = unpacked(module, inputs, kwargs)
     check_module(module)
     if isinstance(module, TRTModule):
         raise ConversionError("the module is converted already")
@@ -362,6 +368,7 @@ _OF_INPUTS = (
 )
 
 
+_OF_SIZES = (*_OF_INPUTS[:6], "shape_examples")
 _OF_PARTS = ("partial", "torch_executed_ops", "torch_executed_modules", "min_block_size")
 
 

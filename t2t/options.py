@@ -135,8 +135,6 @@ def check_module(module: Any) -> None:
         raise ConversionError(f"{module.__name__} is a class: convert an instance of it")
     if isinstance(module, str | os.PathLike):
         raise ConversionError(f"{str(module)!r} is a path: load the module first")
-    if isinstance(module, torch.export.ExportedProgram):
-        raise ConversionError("an ExportedProgram is converted by its module: exported.module()")
     if not callable(module):
         raise ConversionError(f"a module or a function of tensors is needed, not {what}")
 
