@@ -226,6 +226,18 @@ class TRTModule(torch.nn.Module):
         """Where ``.to()`` put the module; it runs where its inputs are."""
         return self._empty_parameter.device
 
+    def release(self) -> None:
+        """Free the memory of all GPUs that calls have taken; the next call loads again.
+
+        That is the engine with its contexts, and the reference executor's weights. Outputs stay
+        valid, and a call that runs in another thread ends as it would.
+        """
+        converted = self._filled()
+        if converted.engine is not None:
+            converted.engine.release()
+        if converted.program is not None:
+            converted.program.release()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint, which `t2t.load` reads anywhere; whole, or not at all."""
         self._filled()
