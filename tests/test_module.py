@@ -488,7 +488,7 @@ def test_release_frees_engine_and_weights_until_the_next_call(parts, quiet):
         return StandInEngine(ports[:1], ports[1:], program.run, [RANGE])
 
     module = TRTModule(plan, SIGNATURE, program, **DETAILS)
-    module.engine.seat(cpu, Execution(engine(), cpu))
+    module.engine.set_execution(cpu, Execution(engine(), cpu))
     check(module)
     execution = weakref.ref(module.engine.load(cpu))
     result = module(torch.ones(2, 3, 8, 8), scale=1)["out"][0]
@@ -504,7 +504,7 @@ def test_release_frees_engine_and_weights_until_the_next_call(parts, quiet):
     gc.collect()
     assert executor() is None
     check(module)
-    module.engine.seat(cpu, Execution(engine(), cpu))
+    module.engine.set_execution(cpu, Execution(engine(), cpu))
     check(module)
     assert module.ran_on.is_engine
     with pytest.raises(EngineError, match="empty"):
