@@ -59,7 +59,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["t2t", "t2t.*"]),
-    package_data={"t2t": ["py.typed", "reference/assets/*"]},
+    package_data={"t2t": ["py.typed", "reference/assets/*", "module/assets/*"]},
     python_requires=">=3.10",
     entry_points={
         "console_scripts": ["t2t = t2t.cli:main"],

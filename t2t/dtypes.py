@@ -9,7 +9,7 @@ import torch
 from t2t.backend import trt
 from t2t.errors import UnsupportedArgumentError
 
-__all__ = ["FLOATS", "from_trt", "is_supported", "to_trt"]
+__all__ = ["FLOATS", "RTOL", "from_trt", "is_supported", "to_trt"]
 
 _NAMES: dict[torch.dtype, str] = {
     torch.float32: "FLOAT",
@@ -26,6 +26,9 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """The floating types that TensorRT computes with."""
+
+RTOL = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 5e-2}
+"""What a converted module may differ by, by its precision: norm of the difference over the norm."""
 
 FLOAT64 = (
     "; use .float(), or let convert(..., float64_as_float32=True) compute it in float32, with the "

@@ -116,6 +116,7 @@ def from_onnx(
         _check(proto)
         builder = create_builder()
         network, parser = _parse(proto, path, builder)
+        _check_dynamic(proto, network)
         declared = _sizes(
             network, min_shapes, opt_shapes, max_shapes, dynamic_shapes, max_batch_size
         )
@@ -204,6 +205,24 @@ def _check(proto: Any) -> None:
             if node.op_type == "Trilu" and "upper" not in given:
                 # ONNX's default; the parser takes 0.
                 node.attribute.append(helper.make_attribute("upper", 1))
+
+
+def _check_dynamic(proto: Any, network: Any) -> None:
+    """Refuse what is right for some sizes only, which comparing a few of them does not show."""
+    helper = _onnx("onnx.helper")
+    shapes = [tuple(network.get_input(index).shape) for index in range(network.num_inputs)]
+    if not any(-1 in shape[1:] for shape in shapes):
+        return
+    for node in _nodes(proto.graph):
+        given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        ceil = "Pool" in node.op_type and given.get("ceil_mode", 0)
+        aligned = given.get("coordinate_transformation_mode") == b"align_corners"
+        scaled = len(node.input) > 2 and node.input[2]
+        if ceil or (node.op_type == "Resize" and aligned and scaled):
+            raise UnsupportedOperatorError(
+                f"{node.op_type} ({node.name}): {'ceil_mode=1' if ceil else 'align_corners'} means "
+                "something else to TensorRT for some sizes: export the model with fixed sizes"
+            )
 
 
 def _refusal(node: Any, given: Mapping[str, Any], types: Mapping[str, int]) -> str:

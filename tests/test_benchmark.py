@@ -34,13 +34,13 @@ def converted():
 
 
 def with_engine(module):
-    """Seat a stand-in engine, which takes 2 ms at least."""
+    """Load a stand-in engine, which takes 2 ms at least."""
     names = module.input_names, module.output_names
     program = module.program
     ports = [Info(info.name, info.dtype, info.shape) for info in program.inputs + program.outputs]
     engine = StandInEngine(ports[:1], ports[1:], program.run, [{"x": ((1, 3), (2, 3), (4, 3))}])
     copy = t2t.TRTModule(module.engine.plan, module.signature, program)
-    copy.engine.seat(CPU, Execution(engine, CPU))
+    copy.engine.set_execution(CPU, Execution(engine, CPU))
     assert (copy.input_names, copy.output_names) == names
     return copy
 

@@ -3,7 +3,12 @@
 import hashlib
 import json
 import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,10 +54,13 @@ def test_a_folder_is_read_again(module, tmp_path, seed):
     module.export(folder, inputs(seed, batch=3))
     names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     assert names == [
+        "CMakeLists.txt",
         "README.md",
         "bindings.json",
         "model.engine",
         "module.pt",
+        "run.cpp",
+        "samples/index.txt",
         "samples/input_0.bin",
         "samples/input_1.bin",
         "samples/output_0.bin",
@@ -143,3 +151,89 @@ def test_damage_is_found(module, tmp_path, damage, words):
 def test_a_folder_that_is_none(tmp_path):
     with pytest.raises(CheckpointError, match=r"no folder of TRTModule\.export"):
         t2t.load(tmp_path)
+
+
+class Doubled(nn.Module):
+    """What the stand-in engine of tests/headers computes, so that its C++ can be judged."""
+
+    def forward(self, x):
+        return {"double": x * 2, "same": x.half()}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Compile the exported program against headers that stand in for TensorRT and CUDA."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    folder = tmp_path_factory.mktemp("program")
+    module = t2t.convert(Doubled(), [torch.rand(2, 3)], max_batch_size=8)
+    module.export(folder / "net", [torch.rand(2, 3)])
+    options = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-DRTOL=1e-4"]
+    headers = f"-I{Path(__file__).parent / 'headers'}"
+    source, target = folder / "net" / "run.cpp", folder / "run"
+    subprocess.run(["g++", *options, headers, str(source), "-o", str(target)], check=True)
+    return module, target
+
+
+def run(program, *arguments):
+    command = [str(program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 7])
+def test_the_program_in_cpp_runs_the_samples(program, tmp_path, batch):
+    module, target = program
+    folder = tmp_path / "net"
+    x = torch.randn(batch, 3)
+    x[0, 0] = 0.1  # no half
+    module.export(folder, [x])
+    done = run(target, folder)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"(\w+): relative error (\S+)\n", done.stdout) == [
+        ("double", "0"),
+        ("same", "0"),
+    ]
+    # What is another number is seen, beyond the error that is allowed.
+    for file, dtype, name in (("output_0.bin", "f4", "double"), ("output_1.bin", "f2", "same")):
+        path = folder / "samples" / file
+        good = path.read_bytes()
+        numbers = np.frombuffer(good, dtype=dtype).copy()
+        numbers *= 1.01
+        path.write_bytes(numbers.tobytes())
+        done = run(target, folder)
+        assert done.returncode == 1
+        assert f"{name}: relative error 0.009" in done.stdout
+        assert "DIFFERENT" in done.stdout
+        assert run(target, folder, "0.02").returncode == 0
+        numbers[0] = np.nan
+        path.write_bytes(numbers.tobytes())
+        assert run(target, folder, "0.02").returncode == 1
+        path.write_bytes(good)
+
+
+def test_the_program_in_cpp_says_what_is_wrong(program, tmp_path):
+    module, target = program
+    module.export(tmp_path / "net", [torch.rand(5, 3)])
+    done = run(target, tmp_path / "net")
+    assert done.returncode == 2
+    assert "no profile for the sizes" in done.stderr
+    (tmp_path / "net" / "model.engine").write_bytes(b"x" * 100)
+    done = run(target, tmp_path / "net")
+    assert done.returncode == 2
+    assert "does not load here" in done.stderr
+    assert run(target, tmp_path / "absent").returncode == 2
+
+
+def test_the_program_in_cpp_is_short_and_of_its_backend(program, tmp_path):
+    module, _ = program
+    module.export(tmp_path / "net", [torch.rand(2, 3)])
+    assert len((tmp_path / "net" / "run.cpp").read_text().splitlines()) <= 100
+    cmake = (tmp_path / "net" / "CMakeLists.txt").read_text()
+    library = "tensorrt_rtx" if t2t.backend.is_rtx() else "nvinfer"
+    assert f"NAMES {library} " in cmake
+    assert "RTOL=0.0001" in cmake
+    assert "@" not in cmake
+    index = (tmp_path / "net" / "samples" / "index.txt").read_text()
+    assert index.splitlines()[0] == "input samples/input_0.bin float32 2 2 3 x"
+    module.export(tmp_path / "bare")
+    assert not (tmp_path / "bare" / "run.cpp").exists()

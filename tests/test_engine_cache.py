@@ -237,3 +237,29 @@ def test_the_option_takes_a_folder():
         t2t.convert(Model(0).eval(), [X], cache_dir=__file__)
     with pytest.raises(t2t.errors.OptionError, match="cache_dir=<a folder>"):
         t2t.convert(Model(0).eval(), [X], cache_built_engines=True)
+
+
+class Branching(nn.Module):
+    """Does not convert whole: Python decides on values."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.last(y if float(y.detach().sum()) > 1e9 else -y)
+
+
+@pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
+def test_parts_of_a_model_are_kept_too(tmp_path):
+    first = t2t.convert(Branching().eval(), [X], partial=True, cache_dir=tmp_path)
+    kept = {file: file.stat().st_mtime_ns for file in files(tmp_path)}
+    assert len(kept) == len(first.engines) == 2
+    again = t2t.convert(Branching().eval(), [X], partial=True, cache_dir=tmp_path)
+    assert {file: file.stat().st_mtime_ns for file in files(tmp_path)} == kept
+    for name, part in first.engines.items():
+        assert torch.equal(part.engine.plan, again.engines[name].engine.plan)
+    again.release()
+    torch.testing.assert_close(again(X), Branching().eval()(X), rtol=1e-4, atol=1e-5)

@@ -285,6 +285,23 @@ def test_what_no_list_names_is_found_by_the_comparison():
     assert unseen(torch.rand(1, 1, 2, 2)).shape == (1, 1, 2, 2)
 
 
+def test_what_is_right_for_some_sizes_only():
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}
+    data = node("MaxPool", (1, 1, 4, "w"), outputs=(1, 1, 2, "v"), **pool)
+    ranges = {"min_shapes": [(1, 1, 4, 2)], "max_shapes": [(1, 1, 4, 8)]}
+    with pytest.raises(UnsupportedOperatorError, match=r"MaxPool \(a_node\): ceil_mode=1 means"):
+        t2t.from_onnx(data, **ranges)
+    fixed = node("MaxPool", ("n", 1, 4, 5), outputs=("n", 1, 2, 3), **pool)
+    agrees(fixed, t2t.from_onnx(fixed, max_batch_size=3), torch.rand(2, 1, 4, 5))
+    scales = [("r", np.zeros(0, np.float32)), ("s", np.float32([1, 1, 1.5, 1.5]))]
+    data = node(
+        "Resize", (1, 1, 4, "w"), ("x", "r", "s"), (1, 1, 6, "v"), constants=scales, mode="linear",
+        coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
+    with pytest.raises(UnsupportedOperatorError, match="align_corners means"):
+        t2t.from_onnx(data, **ranges)
+
+
 def test_files_that_are_none():
     with pytest.raises(ConversionError, match="no ONNX"):
         t2t.from_onnx(b"garbage")

@@ -59,7 +59,7 @@ def with_engine(module, layers=NAMES):
     ports = [Info(info.name, info.dtype, info.shape) for info in program.inputs + program.outputs]
     engine = StandInEngine(ports[:1], ports[1:], program.run, layers=layers)
     copy = t2t.TRTModule(module.engine.plan, module.signature, program)
-    copy.engine.seat(CPU, Execution(engine, CPU))
+    copy.engine.set_execution(CPU, Execution(engine, CPU))
     return copy, engine
 
 

@@ -1,6 +1,7 @@
 """TRTModule: running, saving and loading, copying, and what it says when something is wrong."""
 
 import copy
+import gc
 import io
 import json
 import pickle
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 import zlib
 from collections import OrderedDict
 
@@ -475,3 +477,35 @@ def test_loading_and_running_need_no_tensorrt(module, tmp_path):
     command = [sys.executable, "-W", "error", "-c", NO_TENSORRT, str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_release_frees_engine_and_weights_until_the_next_call(parts, quiet):
+    plan, program = parts
+    cpu = torch.device("cpu")
+
+    def engine():
+        ports = Info("x", X.dtype, X.shape), Info("y", Y.dtype, Y.shape)
+        return StandInEngine(ports[:1], ports[1:], program.run, [RANGE])
+
+    module = TRTModule(plan, SIGNATURE, program, **DETAILS)
+    module.engine.set_execution(cpu, Execution(engine(), cpu))
+    check(module)
+    execution = weakref.ref(module.engine.load(cpu))
+    result = module(torch.ones(2, 3, 8, 8), scale=1)["out"][0]
+    assert module.ran_on.is_engine
+    module.release()
+    gc.collect()
+    assert execution() is None
+    torch.testing.assert_close(result, expected(torch.ones(2, 3, 8, 8)), rtol=1e-5, atol=1e-5)
+    check(module)
+    assert not module.ran_on.is_engine, "it is looked for again, and there is none now"
+    executor = weakref.ref(module.program._executor(cpu))
+    module.release()
+    gc.collect()
+    assert executor() is None
+    check(module)
+    module.engine.set_execution(cpu, Execution(engine(), cpu))
+    check(module)
+    assert module.ran_on.is_engine
+    with pytest.raises(EngineError, match="empty"):
+        TRTModule().release()

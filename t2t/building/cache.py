@@ -15,6 +15,7 @@ import json
 import logging
 import mmap
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,8 @@ def _settings(network: Any, config: Any) -> dict[str, Any]:
     """Read every setting back, so that also what `configure` has set counts."""
     kind = type(config)
     properties = [name for name in dir(kind) if isinstance(getattr(kind, name), property)]
-    with backend.muted():
+    with backend.muted(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what is never set is asked for, too
         found = {n: _plain(n, getattr(config, n)) for n in properties if n not in _TRANSIENT}
         pools = {n: config.get_memory_pool_limit(p) for n, p in _members(trt.MemoryPoolType)}
         features = {n: config.get_preview_feature(f) for n, f in _members(trt.PreviewFeature)}

@@ -11,9 +11,9 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -35,10 +35,6 @@ from t2t.cli.options import (
     source_options,
 )
 from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
-
-if TYPE_CHECKING:
-    from t2t.cli.inputs import Call
-    from t2t.module import TRTModule
 
 _SUBMODULES = (
     "only submodules convert, because Python decides on values between them; a checkpoint of these "
@@ -228,7 +224,7 @@ def convert(
             rtol=rtol,
         )
         seconds = time.perf_counter() - started
-        return _written(converted, None, targets, seconds, [])
+        return parts.written(converted, None, targets, seconds, [])
     source = given.open()
     example = given.example(source)
     if verifying and not options["keep_program"] and given.place.type == "cpu":
@@ -263,46 +259,10 @@ def convert(
             source, converted, example.call, given, rtol=rtol, require_engine=require_engine
         )
     if not all(report.ok for _, report in reports):
-        data = _converted_data(converted, dict.fromkeys(targets), seconds, reports)
+        data = parts.converted_data(converted, dict.fromkeys(targets), seconds, reports)
         click.echo(_DISAGREES, err=True)
         return Result(data, parts.reports_shown(reports), DISAGREES)
-    return _written(converted, example.call, targets, seconds, reports)
-
-
-def _written(
-    converted: TRTModule,
-    call: Call | None,
-    targets: Mapping[str, Path | None],
-    seconds: float,
-    reports: Sequence[Any],
-) -> Result:
-    """Write the files, and return what was converted."""
-    from t2t.cli import converted as parts
-
-    output = targets["output"]
-    assert output is not None
-    written = _write(converted, call, output, targets["engine"], targets["bundle"])
-    data = _converted_data(converted, targets, seconds, reports)
-    data["bytes"] = output.stat().st_size
-    facts = [*written, ("took", f"{seconds:.1f} s"), *parts.facts_shown(converted)]
-    return Result(data, [table(["", ""], facts), *parts.reports_shown(reports)])
-
-
-def _converted_data(
-    converted: TRTModule,
-    targets: Mapping[str, Path | None],
-    seconds: float,
-    reports: Sequence[Any],
-) -> dict[str, Any]:
-    from t2t.cli import converted as parts
-
-    return {
-        **{what: str(path) if path else None for what, path in targets.items()},
-        "seconds": seconds,
-        **parts.signature_data(converted.signature),
-        **parts.details_data(converted),
-        "verified": parts.reports_data(reports) if reports else None,
-    }
+    return parts.written(converted, example.call, targets, seconds, reports)
 
 
 def _calibration(paths: Sequence[Path]) -> Any:
@@ -331,25 +291,6 @@ def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> No
             raise Refusal(f"{path} is given twice: the files need different names")
     if bundle is not None and bundle.exists():
         raise Refusal(f"--bundle {bundle} exists already: give another name")
-
-
-def _write(
-    converted: TRTModule, call: Call | None, output: Path, engine: Path | None, bundle: Path | None
-) -> list[tuple[str, str]]:
-    """Write the files, and return rows that say so."""
-    from t2t.cli import converted as parts
-    from t2t.verification.trials import at_edges
-
-    converted.save(output)
-    rows = [("checkpoint", f"{output} ({parts.megabytes(output.stat().st_size)})")]
-    if engine is not None:
-        converted.save_engine(engine)
-        rows.append(("engine file", f"{engine} ({parts.megabytes(engine.stat().st_size)})"))
-    if bundle is not None:
-        with parts.reference_allowed():
-            converted.export(bundle, *(at_edges(converted, call) if call else ()))
-        rows.append(("bundle", str(bundle)))
-    return rows
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from t2t.cli.inputs import Call, calls, to_device
 from t2t.cli.options import Given
-from t2t.cli.running import table
+from t2t.cli.running import Result, table
 from t2t.cli.sources import Source
 from t2t.io import Signature
 from t2t.module import ReferenceExecutionWarning, TRTModule, load
@@ -22,6 +22,7 @@ from t2t.verification import Report, verify
 
 __all__ = [
     "compare",
+    "converted_data",
     "details_data",
     "facts_shown",
     "load_converted",
@@ -32,6 +33,7 @@ __all__ = [
     "reports_shown",
     "signature_data",
     "sizes_text",
+    "written",
 ]
 
 
@@ -219,3 +221,62 @@ def sizes_text(shape: Sequence[int]) -> str:
 def megabytes(size: int) -> str:
     """Write a number of bytes."""
     return f"{size / 1e6:.1f} MB"
+
+
+def written(
+    converted: TRTModule,
+    call: Call | None,
+    targets: Mapping[str, Path | None],
+    seconds: float,
+    reports: Sequence[Any],
+) -> Result:
+    """Write the files, and return what was converted.
+
+    Args:
+        converted: the module.
+        call: the example, which becomes the bundle's sample; None writes none.
+        targets: "output", "engine" and "bundle".
+        seconds: what the conversion took.
+        reports: of the comparison with the original.
+    """
+    output = targets["output"]
+    assert output is not None
+    rows = _write(converted, call, output, targets["engine"], targets["bundle"])
+    data = converted_data(converted, targets, seconds, reports)
+    data["bytes"] = output.stat().st_size
+    facts = [*rows, ("took", f"{seconds:.1f} s"), *facts_shown(converted)]
+    return Result(data, [table(["", ""], facts), *reports_shown(reports)])
+
+
+def converted_data(
+    converted: TRTModule,
+    targets: Mapping[str, Path | None],
+    seconds: float,
+    reports: Sequence[Any],
+) -> dict[str, Any]:
+    """Return what was converted, and where it was written, as plain data."""
+    return {
+        **{what: str(path) if path else None for what, path in targets.items()},
+        "seconds": seconds,
+        **signature_data(converted.signature),
+        **details_data(converted),
+        "verified": reports_data(reports) if reports else None,
+    }
+
+
+def _write(
+    converted: TRTModule, call: Call | None, output: Path, engine: Path | None, bundle: Path | None
+) -> list[tuple[str, str]]:
+    """Write the files, and return rows that say so."""
+    from t2t.verification.trials import at_edges
+
+    converted.save(output)
+    rows = [("checkpoint", f"{output} ({megabytes(output.stat().st_size)})")]
+    if engine is not None:
+        converted.save_engine(engine)
+        rows.append(("engine file", f"{engine} ({megabytes(engine.stat().st_size)})"))
+    if bundle is not None:
+        with reference_allowed():
+            converted.export(bundle, *(at_edges(converted, call) if call else ()))
+        rows.append(("bundle", str(bundle)))
+    return rows

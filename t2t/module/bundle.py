@@ -3,7 +3,9 @@
 model.engine    the plain engine, for TensorRT's C++ API and trtexec
 bindings.json   names, dtypes, sizes and ranges of inputs and outputs; versions; checksum
 module.pt       the rest of the checkpoint, for `t2t.load`
-samples/        inputs and the outputs that belong to them, as raw bytes (little-endian)
+samples/        inputs and the outputs that belong to them, as raw bytes (little-endian);
+                index.txt has a line for each: kind, file, type, rank, sizes, name
+run.cpp         a program that runs the engine on the samples, with a CMakeLists.txt
 README.md       how to use these
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 
 import torch
 
+from t2t.dtypes import RTOL
 from t2t.errors import CheckpointError, EngineError
 from t2t.files import folder_written_whole
 from t2t.io import TensorSpec
@@ -33,6 +36,8 @@ __all__ = ["FORMAT", "read_bundle", "read_entries", "write_bundle"]
 FORMAT = 1
 """Version of bindings.json."""
 
+_ASSETS = Path(__file__).parent / "assets"
+_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
 _ENGINE, _BINDINGS, _REST, _SAMPLES = "model.engine", "bindings.json", "module.pt", "samples"
 
 
@@ -73,6 +78,7 @@ def write_bundle(
                 "inputs": _write_samples(folder, "input", inputs),
                 "outputs": _write_samples(folder, "output", outputs),
             }
+            _write_program(folder, converted, samples)
         bindings = {
             "format": FORMAT,
             "writer": f"t2t {__version__}",
@@ -121,6 +127,32 @@ def _write_samples(
     return written
 
 
+def _write_program(folder: Path, converted: Converted, samples: Mapping[str, Any]) -> None:
+    """Write the program in C++, and the samples' index, which it reads."""
+    lines = [
+        " ".join(map(str, (kind, x["file"], x["dtype"], len(x["shape"]), *x["shape"], x["name"])))
+        for kind in ("input", "output")
+        for x in samples[f"{kind}s"]
+    ]
+    (folder / _SAMPLES / "index.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    values = {
+        "@LIBRARY@": _LIBRARIES.get(converted.details.get("backend") or "", "nvinfer"),
+        "@RTOL@": str(_tolerance(converted)),
+    }
+    for name in ("run.cpp", "CMakeLists.txt"):
+        text = (_ASSETS / name).read_text(encoding="utf-8")
+        for key, value in values.items():
+            text = text.replace(key, value)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _tolerance(converted: Converted) -> float:
+    """Return the relative error that the engine's other order of sums may make."""
+    if converted.details.get("quantization"):
+        return 1e-1
+    return RTOL.get(converted.details.get("precision") or "", RTOL["fp16"])
+
+
 def _readme(converted: Converted, samples: Any) -> str:
     signature, details = converted.signature, converted.details
     engine = converted.engine
@@ -157,7 +189,11 @@ def _readme(converted: Converted, samples: Any) -> str:
         by = f" by the {ran['executor']} on {ran['device']}" if ran else ""
         lines.append(
             f"`{_SAMPLES}/` has inputs and the outputs that were computed{by}, as raw bytes in the "
-            f"order that `{_BINDINGS}` says."
+            f"order that `{_BINDINGS}` says. `run.cpp` runs the engine on the inputs and compares:"
+        )
+        lines.append(
+            "```bash\ncmake -B build -DTENSORRT_ROOT=<where TensorRT is> && cmake --build build\n"
+            "build/run\n```"
         )
     return "\n\n".join(lines) + "\n"
 

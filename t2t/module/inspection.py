@@ -8,11 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
+
+from t2t.errors import EngineError
+from t2t.module.checkpoint import Converted
 from t2t.reference import Layer, Program
 from t2t.reference.drawing import split_name
 from t2t.reference.text import short_line
 
-__all__ = ["EngineLayer", "Inspection", "LayerTimes", "engine_layers"]
+__all__ = ["EngineLayer", "Inspection", "LayerTimes", "engine_layers", "inspected", "profiled"]
 
 _FULL = (
     "only names: types, formats and tactics are in engines that are built with "
@@ -228,3 +232,50 @@ class LayerTimes:
         return "\n".join([f"{head} runs; the slowest:", *rows])
 
     __repr__ = __str__
+
+
+def inspected(converted: Converted, text: str, device: torch.device) -> Inspection:
+    """Describe a converted module, with its engine where that can be loaded on a device.
+
+    Args:
+        converted: the module's parts.
+        text: inputs, outputs, origin and size of the module.
+        device: the GPU to load it on.
+    """
+    engine, signature = converted.engine, converted.signature.to_data()
+    details = dict(converted.details)
+    if engine is None:
+        return Inspection(text, signature, details, 0, {}, (), "there is none")
+    size = engine.plan.numel()
+    try:
+        execution = engine.load(device)
+    except EngineError as error:
+        return Inspection(text, signature, details, size, {}, (), str(error))
+    layers = engine_layers(execution.layers(), converted.program)
+    return Inspection(text, signature, details, size, execution.describe(), layers)
+
+
+def profiled(
+    converted: Converted, tensors: Sequence[torch.Tensor], runs: int, warmup: int
+) -> LayerTimes:
+    """Measure the time of each layer of a converted module's engine.
+
+    Args:
+        converted: the module's parts.
+        tensors: its inputs, in order.
+        runs: how many runs the means are of.
+        warmup: how many runs before do not count.
+
+    Raises:
+        EngineError: there is no engine, or it does not run where the tensors are.
+    """
+    if converted.engine is None:
+        raise EngineError("this module has no engine to profile, only a program")
+    execution = converted.engine.load(tensors[0].device)
+    names = [spec.name for spec in converted.signature.inputs]
+    times = execution.profile(dict(zip(names, tensors, strict=True)), runs, warmup)
+    layers = engine_layers(execution.layers(), converted.program)
+    # An engine that was built without names in it reports them all the same.
+    known = {layer.name for layer in layers}
+    others = [{"Name": name} for name, _ in times if name not in known]
+    return LayerTimes.of(times, runs, (*layers, *engine_layers(others, converted.program)))

@@ -92,6 +92,11 @@ class PartialModule(TRTModule):
         """Where the model's first parameter is."""
         return next((x.device for x in self.model.parameters()), torch.device("cpu"))
 
+    def release(self) -> None:
+        """Free what all engines have taken; the next call loads again."""
+        for engine in self.engines.values():
+            engine.release()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint, which ``t2t.load(path, model)`` reads; whole, or not at all."""
         with written_whole(path) as file:

@@ -18,7 +18,7 @@ from t2t.io import Signature, TensorSpec, arguments
 from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.bundle import write_bundle
 from t2t.module.checkpoint import Converted, is_entry
-from t2t.module.inspection import EngineLayer, Inspection, LayerTimes, engine_layers
+from t2t.module.inspection import Inspection, LayerTimes, inspected, profiled
 from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.module.steps import Partition
@@ -301,6 +301,18 @@ class TRTModule(torch.nn.Module):
         """Where ``.to()`` put the module; it runs where its inputs are."""
         return self._empty_parameter.device
 
+    def release(self) -> None:
+        """Free the memory of all GPUs that calls have taken; the next call loads again.
+
+        That is the engine with its contexts, and the reference executor's weights. Outputs stay
+        valid, and a call that runs in another thread ends as it would.
+        """
+        converted = self._filled()
+        if converted.engine is not None:
+            converted.engine.release()
+        if converted.program is not None:
+            converted.program.release()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint, which `t2t.load` reads anywhere; whole, or not at all."""
         self._filled()
@@ -361,21 +373,7 @@ class TRTModule(torch.nn.Module):
         Args:
             device: the GPU to load it on; by default the current one.
         """
-        converted = self._filled()
-        data: dict[str, Any] = {}
-        layers: tuple[EngineLayer, ...] = ()
-        reason = "there is none"
-        if converted.engine is not None:
-            try:
-                execution = converted.engine.load(torch.device(device or "cuda"))
-            except EngineError as error:
-                reason = str(error)
-            else:
-                data, reason = execution.describe(), ""
-                layers = engine_layers(execution.layers(), converted.program)
-        size = 0 if converted.engine is None else converted.engine.plan.numel()
-        signature = converted.signature.to_data()
-        return Inspection(self.extra_repr(), signature, self.details, size, data, layers, reason)
+        return inspected(self._filled(), self.extra_repr(), torch.device(device or "cuda"))
 
     def profile(
         self,
@@ -403,15 +401,7 @@ class TRTModule(torch.nn.Module):
         args, keywords = arguments(inputs, kwargs)
         tensors = converted.signature.bind(args, keywords)
         converted.signature.check(tensors)
-        if converted.engine is None:
-            raise EngineError("this module has no engine to profile, only a program")
-        execution = converted.engine.load(tensors[0].device)
-        named = dict(zip(self.input_names, tensors, strict=True))
-        times = execution.profile(named, runs, warmup)
-        layers = engine_layers(execution.layers(), converted.program)
-        known = {layer.name for layer in layers}
-        others = [{"Name": name} for name, _ in times if name not in known]
-        return LayerTimes.of(times, runs, (*layers, *engine_layers(others, converted.program)))
+        return profiled(converted, tensors, runs, warmup)
 
     def extra_repr(self) -> str:
         """Describe inputs, outputs, engine and program, a line each."""

@@ -103,6 +103,14 @@ class Program:
                 )
             return self._executors[device]
 
+    def release(self) -> None:
+        """Free the weights' copies on GPUs and what was computed before; the next run makes them.
+
+        A run in another thread ends as it would.
+        """
+        with self._lock:
+            self._executors.clear()
+
     def to_state(self, memory: Tensor | None = None) -> dict[str, Tensor | str]:
         """Return the program as one JSON string and tensors, without copying a weight.
 

@@ -63,7 +63,7 @@ class Engine:
             raise EngineError(found)
         return found
 
-    def seat(self, device: torch.device, execution: Execution) -> None:
+    def set_execution(self, device: torch.device, execution: Execution) -> None:
         """Use this execution on a device, instead of loading the plan there."""
         with self._lock:
             self._loaded[device] = execution

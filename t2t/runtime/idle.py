@@ -34,7 +34,7 @@ def idle_engine(
         BackendError: no TensorRT is installed, whose names an execution uses.
     """
     engine = Engine(torch.zeros(1, dtype=torch.uint8))
-    engine.seat(device, Execution(_Idle(inputs, outputs, shapes), device))
+    engine.set_execution(device, Execution(_Idle(inputs, outputs, shapes), device))
     return engine
 
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
+from t2t.dtypes import RTOL
 from t2t.io import flatten, leaf_paths
 from t2t.verification.report import OutputReport
 
 __all__ = ["RTOL", "measure"]
-
-RTOL = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 5e-2}
-"""What a converted module may differ by, by its precision: norm of the difference over the norm."""
 
 _RTOL_OF_DTYPE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 # Nothing can be small relative to an all-zero reference: then errors are allowed up to this.
