@@ -155,6 +155,52 @@ def test_an_operator_in_the_middle_stays_in_pytorch(name: str, tmp_path: Any) ->
     assert again.signature == converted.signature
 
 
+def seeded(y: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return y + torch.rand(3, 1)[:1]
+
+
+def forked(y: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        return seeded(y)
+
+
+@pytest.mark.parametrize("middle", [seeded, forked])
+def test_random_numbers_of_a_seed_of_the_models_own_stay_in_its_code(middle: Any) -> None:
+    model = made(middle)
+    torch.manual_seed(0)
+    converted = t2t.convert(model, [X], partial=True)
+    assert isinstance(converted, t2t.PartialModule)
+    check(model, converted, X)
+
+
+FUNCTIONS = {
+    "rms_norm": lambda y: nn.functional.rms_norm(y, y.shape[-1:]),
+    "quantile": lambda y: y - torch.quantile(y, 0.25, dim=-1, keepdim=True),
+    "pad": lambda y: nn.functional.pad(y, (1, 1, 1, 1), value=float("-inf")).clamp(-5),
+    "attention": lambda y: nn.functional.scaled_dot_product_attention(y, y, y),
+    "einsum": lambda y: torch.einsum("bchw,bdhw->bcdw", y, y)[:, :, :8],
+    "resize": lambda y: nn.functional.interpolate(y, scale_factor=2.0, mode="bicubic"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_several_operators_stay_in_pytorch(name: str, tmp_path: Any) -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = FUNCTIONS[name]
+
+        def forward(self, y: torch.Tensor) -> Any:
+            result = self.function(y)
+            return y + result[0].mean() if isinstance(result, tuple) else result
+
+    model = made(Inner())
+    converted = t2t.convert(model, [X], partial=True, torch_executed_modules=["middle"])
+    assert engines(converted) == 2
+    check(model, loaded(converted, tmp_path), X, torch.randn(2, 3, 8, 10))
+
+
 @pytest.mark.parametrize("name", MIDDLES)
 def test_sizes_are_ranges_through_the_cut(name: str, tmp_path: Any) -> None:
     if name == "solve":
@@ -233,7 +279,12 @@ def suppressed(y: torch.Tensor) -> torch.Tensor:
     return y + kept.sum() * 0.01 + (kept @ kept.t()).mean()
 
 
-@pytest.mark.parametrize("middle", [distinct, masked, numbered, suppressed])
+def rows(y: torch.Tensor) -> torch.Tensor:
+    values, counts = torch.unique((y > 0.2).flatten(2), dim=2, return_counts=True)
+    return y + (values * counts).sum() * 1e-4
+
+
+@pytest.mark.parametrize("middle", [distinct, masked, numbered, rows, suppressed])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.filterwarnings("ignore:.create_unbacked_symint")
 def test_sizes_that_depend_on_the_data(middle: Any, dynamic: bool, tmp_path: Any) -> None:

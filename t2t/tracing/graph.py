@@ -121,6 +121,7 @@ class Graph:
         boxes: the sizes for which the trace holds: all those of each box.
         notes: what was decided about sizes, for the user to know.
         kept: what the forward pass has kept in the module or elsewhere, beside its result.
+        reseeded: whether it set the seed of random numbers.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -130,6 +131,7 @@ class Graph:
     boxes: list[Box] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     kept: list[Change] = field(default_factory=list)
+    reseeded: bool = False
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:
         """Give the calls that the values depend on, in program order."""

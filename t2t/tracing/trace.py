@@ -58,6 +58,8 @@ _LIMITS = {
     ),
 }
 
+_SEED = 0x5EED_1234_5678
+
 UNSEEN_CONSTANT = (
     "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
     "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
@@ -164,6 +166,8 @@ def _trace(
             patch_numbers(stack, tracer)
         patch_casts(stack, tracer)
         patch_encoder(stack, tracer)
+        # A seed that no model sets.
+        seeded = torch.default_generator.manual_seed(_SEED).get_state()
         try:
             with interrupts.allowed():
                 output = _forward(tracer, module, fake_args, fake_kwargs)
@@ -188,6 +192,7 @@ def _trace(
             # The model went on without it, as after `except:`.
             raise ValueNeeded
         graph = tracer.graph
+        graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
         graph.kept += tracer.constants.changes(snapshot.name_of)
         for place in tracer.constants.unseen(snapshot.knows):
             at = f" (read at {place})" if place else ""
@@ -271,6 +276,9 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer))
+    for name in ("manual_seed", "seed", "set_rng_state"):
+        for module_of_it in (torch, torch.random):
+            patch(stack, module_of_it, name, functools.partial(_note_seed, tracer))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer))
 
 
@@ -314,6 +322,17 @@ def _note_made(tracer: Tracer, original: Any) -> Any:
         return tensor
 
     return make
+
+
+def _note_seed(tracer: Tracer, original: Any) -> Any:
+    """These set the seed, perhaps only for a part of the forward pass."""
+
+    @functools.wraps(original)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        tracer.graph.reseeded = True
+        return original(*args, **kwargs)
+
+    return seed
 
 
 def _not_compiled(tracer: Tracer, original: Any) -> Any:
