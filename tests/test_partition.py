@@ -216,6 +216,49 @@ def test_sizes_are_ranges_through_the_cut(name: str, tmp_path: Any) -> None:
         converted(torch.randn(1, 3, 5, 5))
 
 
+class Cropped(nn.Module):
+    """Sizes behind the cut are no multiples of the inputs', and a number is one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv(3, 8), conv(8, 8), conv(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.a(x)
+        half = y.shape[2] // 2
+        z = self.b(torch.fft.fft(y).real[:, :, :half])
+        sizes = (x.shape[2] + 3, x.shape[3] * 2)
+        resized = nn.functional.interpolate(torch.fft.fft(z).imag, size=sizes)
+        number = torch.arange(half * 3).float().sin().sum() + half / 3
+        return self.c(resized) * number, torch.ones(x.shape[0], half)
+
+
+@pytest.mark.parametrize(
+    "wished", [[], ["torch._C._nn.upsample_nearest2d"], ["aten::arange", "aten::convolution"]]
+)
+def test_sizes_are_computed_on_both_sides_of_a_cut(wished: list[str], tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    model = Cropped().eval()
+    options = {"max_batch_size": 4, "dynamic_shapes": [{2: (4, 17), 3: (3, 12)}]}
+    converted = t2t.convert(
+        model, [X], partial=True, torch_executed_ops=wished, min_block_size=2, **options
+    )
+    converted = loaded(converted, tmp_path)
+    assert engines(converted) == 3
+    shapes = (1, 3, 4, 3), (4, 3, 17, 12), (3, 3, 5, 7)
+    check(model, converted, X, *(torch.randn(shape) for shape in shapes))
+
+
+def test_profiles_go_through_the_cut() -> None:
+    model = made(spectrum)
+    sizes = {"opt": [(2, 3, 8, 10)], "max": [(4, 3, 9, 10)]}
+    profiles = [{"min": [(1, 3, 4, 10)], **sizes}, {"min": [(2, 3, 6, 10)], **sizes}]
+    converted = t2t.convert(model, [X], partial=True, profiles=profiles)
+    [_, after] = converted._filled().partition.engines
+    assert [profile[0][0][:3] for profile in after.signature.profiles] == [(1, 8, 4), (2, 8, 6)]
+    check(model, converted, X, torch.randn(1, 3, 4, 10))
+
+
 def test_verify_says_what_ran() -> None:
     model = made(spectrum)
     converted = t2t.convert(model, [X], partial=True)

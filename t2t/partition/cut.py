@@ -416,11 +416,18 @@ class _Cut:
                 rows.append(Part(f"engine {count} ({len(block.calls)} calls)", True, share))
                 count += 1
                 continue
-            small = f"fewer than {self._wishes.min_block_size} calls together (min_block_size)"
             for call in block.calls:
-                reason = self.refused.get(id(call), f"{small} ({describe(call)})")
+                reason = self.refused.get(id(call)) or self._left(call)
                 rows.append(Part(call.name, False, work[id(call)] / total, reason))
         return rows
+
+    def _left(self, call: Call) -> str:
+        """Say why a call that an engine can hold is in none."""
+        why = "beside others in PyTorch, it only moves data"
+        if not _only_moves(call):
+            count = self._wishes.min_block_size
+            why = f"fewer than {count} such calls are together (min_block_size)"
+        return f"{why} ({describe(call)})"
 
 
 def _built(

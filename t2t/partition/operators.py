@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+import torch.fx.experimental._config as symbolic_config
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from t2t.errors import CheckpointError, ConversionError
+from t2t.errors import CheckpointError, ConversionError, T2TError
 from t2t.isolation import storage_key
 from t2t.module import OperatorStep, find_operator
 from t2t.sizes import expression, is_symbolic
@@ -159,7 +161,15 @@ def _recorded(
         stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(fakes[0].fake_mode)
         stack.enter_context(recorder)
-        made = function(*args, **kwargs)
+        if fakes[0].fake_mode.shape_env is not None:
+            stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
+            stack.enter_context(enable_python_dispatcher())
+        try:
+            made = function(*args, **kwargs)
+        except T2TError:
+            raise
+        except Exception as error:
+            raise ConversionError(f"PyTorch cannot take it apart: {error}") from error
     wanted = [x for x in tree_leaves(expected) if _is_tensor(x)]
     given = [recorder.value(x) for x in tree_leaves(made) if _is_tensor(x)]
     if [(x.dtype, x.ndim) for x in wanted] != [(x.dtype, x.ndim) for x in given]:
