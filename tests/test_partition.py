@@ -155,6 +155,52 @@ def test_an_operator_in_the_middle_stays_in_pytorch(name: str, tmp_path: Any) ->
     assert again.signature == converted.signature
 
 
+def seeded(y: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return y + torch.rand(3, 1)[:1]
+
+
+def forked(y: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        return seeded(y)
+
+
+@pytest.mark.parametrize("middle", [seeded, forked])
+def test_random_numbers_of_a_seed_of_the_models_own_stay_in_its_code(middle: Any) -> None:
+    model = made(middle)
+    torch.manual_seed(0)
+    converted = t2t.convert(model, [X], partial=True)
+    assert isinstance(converted, t2t.PartialModule)
+    check(model, converted, X)
+
+
+FUNCTIONS = {
+    "rms_norm": lambda y: nn.functional.rms_norm(y, y.shape[-1:]),
+    "quantile": lambda y: y - torch.quantile(y, 0.25, dim=-1, keepdim=True),
+    "pad": lambda y: nn.functional.pad(y, (1, 1, 1, 1), value=float("-inf")).clamp(-5),
+    "attention": lambda y: nn.functional.scaled_dot_product_attention(y, y, y),
+    "einsum": lambda y: torch.einsum("bchw,bdhw->bcdw", y, y)[:, :, :8],
+    "resize": lambda y: nn.functional.interpolate(y, scale_factor=2.0, mode="bicubic"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_several_operators_stay_in_pytorch(name: str, tmp_path: Any) -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = FUNCTIONS[name]
+
+        def forward(self, y: torch.Tensor) -> Any:
+            result = self.function(y)
+            return y + result[0].mean() if isinstance(result, tuple) else result
+
+    model = made(Inner())
+    converted = t2t.convert(model, [X], partial=True, torch_executed_modules=["middle"])
+    assert engines(converted) == 2
+    check(model, loaded(converted, tmp_path), X, torch.randn(2, 3, 8, 10))
+
+
 @pytest.mark.parametrize("name", MIDDLES)
 def test_sizes_are_ranges_through_the_cut(name: str, tmp_path: Any) -> None:
     if name == "solve":
@@ -168,6 +214,49 @@ def test_sizes_are_ranges_through_the_cut(name: str, tmp_path: Any) -> None:
     check(model, loaded(converted, tmp_path), X, torch.randn(1, 3, 4, 3), torch.randn(4, 3, 16, 12))
     with pytest.raises(t2t.errors.ShapeError, match="multiple of 2"):
         converted(torch.randn(1, 3, 5, 5))
+
+
+class Cropped(nn.Module):
+    """Sizes behind the cut are no multiples of the inputs', and a number is one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv(3, 8), conv(8, 8), conv(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.a(x)
+        half = y.shape[2] // 2
+        z = self.b(torch.fft.fft(y).real[:, :, :half])
+        sizes = (x.shape[2] + 3, x.shape[3] * 2)
+        resized = nn.functional.interpolate(torch.fft.fft(z).imag, size=sizes)
+        number = torch.arange(half * 3).float().sin().sum() + half / 3
+        return self.c(resized) * number, torch.ones(x.shape[0], half)
+
+
+@pytest.mark.parametrize(
+    "wished", [[], ["torch._C._nn.upsample_nearest2d"], ["aten::arange", "aten::convolution"]]
+)
+def test_sizes_are_computed_on_both_sides_of_a_cut(wished: list[str], tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    model = Cropped().eval()
+    options = {"max_batch_size": 4, "dynamic_shapes": [{2: (4, 17), 3: (3, 12)}]}
+    converted = t2t.convert(
+        model, [X], partial=True, torch_executed_ops=wished, min_block_size=2, **options
+    )
+    converted = loaded(converted, tmp_path)
+    assert engines(converted) == 3
+    shapes = (1, 3, 4, 3), (4, 3, 17, 12), (3, 3, 5, 7)
+    check(model, converted, X, *(torch.randn(shape) for shape in shapes))
+
+
+def test_profiles_go_through_the_cut() -> None:
+    model = made(spectrum)
+    sizes = {"opt": [(2, 3, 8, 10)], "max": [(4, 3, 9, 10)]}
+    profiles = [{"min": [(1, 3, 4, 10)], **sizes}, {"min": [(2, 3, 6, 10)], **sizes}]
+    converted = t2t.convert(model, [X], partial=True, profiles=profiles)
+    [_, after] = converted._filled().partition.engines
+    assert [profile[0][0][:3] for profile in after.signature.profiles] == [(1, 8, 4), (2, 8, 6)]
+    check(model, converted, X, torch.randn(1, 3, 4, 10))
 
 
 def test_verify_says_what_ran() -> None:
@@ -233,7 +322,12 @@ def suppressed(y: torch.Tensor) -> torch.Tensor:
     return y + kept.sum() * 0.01 + (kept @ kept.t()).mean()
 
 
-@pytest.mark.parametrize("middle", [distinct, masked, numbered, suppressed])
+def rows(y: torch.Tensor) -> torch.Tensor:
+    values, counts = torch.unique((y > 0.2).flatten(2), dim=2, return_counts=True)
+    return y + (values * counts).sum() * 1e-4
+
+
+@pytest.mark.parametrize("middle", [distinct, masked, numbered, rows, suppressed])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.filterwarnings("ignore:.create_unbacked_symint")
 def test_sizes_that_depend_on_the_data(middle: Any, dynamic: bool, tmp_path: Any) -> None:

@@ -482,7 +482,9 @@ def draw(*, checkpoint: Path, output: Path) -> Result:
     _check_target(output)
     program = load(checkpoint).program
     if program is None:
-        raise Refusal(f"{checkpoint} has no program: convert the module without --no-program")
+        raise Refusal(
+            f"{checkpoint} has no program: convert the module without --no-program and --partial"
+        )
     ways: dict[str, Callable[[], str]] = {
         ".html": program.to_html,
         ".json": program.to_model_explorer,

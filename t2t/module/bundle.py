@@ -62,7 +62,7 @@ def write_bundle(
         FileExistsError: there is something already.
     """
     if converted.engine is None:
-        raise EngineError("this module has no engine to export, only a program")
+        raise EngineError("this module has no engine of its own to export")
     plan = converted.engine.plan.numpy()
     rest = {name: value for name, value in converted.to_state().items() if name != "engine"}
     signature = converted.signature.to_data()

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from t2t import backend
 from t2t.building import create_builder
 from t2t.dtypes import is_supported
-from t2t.errors import BuildError, ConversionError, OptionError, T2TError
+from t2t.errors import BuildError, ConversionError, OptionError, T2TError, UnsupportedOperatorError
 from t2t.io import Dimension, Place, Profile, Signature
 from t2t.lowering import Conversion, Traced, output_spec
 from t2t.module import Converted, EngineStep, OperatorStep, Part, Partition
@@ -32,7 +32,7 @@ from t2t.sizes.proofs import span
 from t2t.sizes.terms import Polynomial, Symbol
 from t2t.torch_internals import OpOverload
 from t2t.tracing import Call, Graph, Value, emit
-from t2t.tracing.emit import describe, gaps
+from t2t.tracing.emit import describe, gaps, located
 from t2t.tracing.graph import tree_leaves
 from t2t.tracing.operators import draws_random, operator_info
 
@@ -44,6 +44,10 @@ _MOVING = frozenset(
 )
 
 
+_RESEEDED = (
+    "it draws random numbers, and the model sets their seed (torch.manual_seed), which the "
+    "converted module does not; set it outside"
+)
 _DATA_SIZE = "a size depends on the data, which TensorRT needs to know when the engine is built"
 
 
@@ -165,6 +169,9 @@ class _Cut:
         self._outputs = list(traced.outputs.values())
         self._calls = self._graph.used_calls(self._outputs)
         wishes.check(self._calls)
+        random = next(filter(_is_random, self._calls), None)
+        if random is not None and self._graph.reseeded:
+            raise located(UnsupportedOperatorError(_RESEEDED), random)
         self._numbers: dict[int, int] = {
             id(value.tensor): index for index, value in enumerate(self._graph.inputs)
         }
@@ -382,7 +389,10 @@ class _Cut:
             for call in block.calls:
                 steps += operators.steps(call)
         outputs = [operators.number(value.tensor) for value in self._outputs]
-        constants = {n: x.detach().clone() for n, x in self._constants.items()}
+        constants = {
+            n: x.detach().clone(memory_format=torch.contiguous_format)
+            for n, x in self._constants.items()
+        }
         return Partition(len(self._graph.inputs), steps, outputs, engines, constants)
 
     def _sizes(self) -> dict[Symbol, tuple[int, int, int, int]]:
@@ -406,11 +416,18 @@ class _Cut:
                 rows.append(Part(f"engine {count} ({len(block.calls)} calls)", True, share))
                 count += 1
                 continue
-            small = f"fewer than {self._wishes.min_block_size} calls together (min_block_size)"
             for call in block.calls:
-                reason = self.refused.get(id(call), f"{small} ({describe(call)})")
+                reason = self.refused.get(id(call)) or self._left(call)
                 rows.append(Part(call.name, False, work[id(call)] / total, reason))
         return rows
+
+    def _left(self, call: Call) -> str:
+        """Say why a call that an engine can hold is in none."""
+        why = "beside others in PyTorch, it only moves data"
+        if not _only_moves(call):
+            count = self._wishes.min_block_size
+            why = f"fewer than {count} such calls are together (min_block_size)"
+        return f"{why} ({describe(call)})"
 
 
 def _built(

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from t2t.errors import CheckpointError, ConversionError
+from t2t.errors import CheckpointError, ConversionError, T2TError
+from t2t.isolation import storage_key
 from t2t.module import OperatorStep, find_operator
 from t2t.sizes import expression, is_symbolic
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.terms import Symbol
-from t2t.torch_internals import FakeTensor, OpOverload, TorchDispatchMode, one_kind_of_kernels
+from t2t.torch_internals import (
+    FakeTensor,
+    OpOverload,
+    TorchDispatchMode,
+    enable_python_dispatcher,
+    one_kind_of_kernels,
+    sizes_of_one_are_ordinary,
+)
 from t2t.tracing import Call, Value
 from t2t.tracing.emit import located
 from t2t.tracing.graph import map_tree, tree_leaves
@@ -146,7 +154,7 @@ def _recorded(
 ) -> list[Recorded]:
     """Run a function of Python on fake tensors, and return the operators that it calls."""
     fakes = [x for x in tree_leaves((args, kwargs, expected)) if isinstance(x, FakeTensor)]
-    recorder = _Recorder()
+    recorder = _Recorder([x for x in tree_leaves((args, kwargs)) if _is_tensor(x)])
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         # Kernels for one kind of device would not run on others.
@@ -154,45 +162,67 @@ def _recorded(
         stack.enter_context(one_kind_of_kernels())
         stack.enter_context(fakes[0].fake_mode)
         stack.enter_context(recorder)
-        made = torch.func.functionalize(lambda: function(*args, **kwargs))()
+        if fakes[0].fake_mode.shape_env is not None:
+            stack.enter_context(sizes_of_one_are_ordinary())
+            stack.enter_context(enable_python_dispatcher())
+        try:
+            made = function(*args, **kwargs)
+        except T2TError:
+            raise
+        except Exception as error:
+            raise ConversionError(f"PyTorch cannot take it apart: {error}") from error
     wanted = [x for x in tree_leaves(expected) if _is_tensor(x)]
-    given = [x for x in tree_leaves(made) if _is_tensor(x)]
+    given = [recorder.value(x) for x in tree_leaves(made) if _is_tensor(x)]
     if [(x.dtype, x.ndim) for x in wanted] != [(x.dtype, x.ndim) for x in given]:
         raise ConversionError("PyTorch computes it by other operators than in the trace")
-    names = {id(x): y for x, y in zip(given, wanted, strict=True)}
-    for operator, *_ in recorder.calls:
-        if operator.overloadpacket in _BY_MEMORY:
-            raise ConversionError(f"{operator} asks for places in memory")
-    replaced = [
-        (operator, *map_tree(lambda x: names.get(id(x), x), (args, kwargs, output)))
-        for operator, args, kwargs, output in recorder.calls
+    # The trace's own results; one that is given back as it came, or twice, is a copy.
+    copies: list[Recorded] = [
+        (aten.alias.default, (x,), {}, y) for x, y in zip(given, wanted, strict=True)
     ]
-    made_here = {id(x) for _, _, _, output in recorder.calls for x in tree_leaves(output)}
-    # What is given back as it came.
-    replaced += [
-        (aten.alias.default, (x,), {}, y)
-        for x, y in zip(given, wanted, strict=True)
-        if id(x) not in made_here
-    ]
-    return replaced
+    return [*recorder.calls, *copies]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operators that reach the dispatcher."""
+    """Notes the operators that reach the dispatcher, those that write as their other forms.
 
-    def __init__(self) -> None:
+    Args:
+        inputs: what the function gets; it must not write to that.
+    """
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Recorded] = []
+        self._inputs = {storage_key(x) for x in inputs}
+        self._memory: dict[Any, set[int]] = {}
+        self._values: dict[int, torch.Tensor] = {}
+
+    def value(self, x: Any) -> Any:
+        """Return the result that a tensor holds now; others as they are."""
+        return self._values.get(id(x), x)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         del types
+        before = map_tree(self.value, (args, dict(kwargs or {})))
         output = func(*args, **(kwargs or {}))
         if func.namespace == "prim":
             return output  # a question of the dispatcher's, such as on which device a tensor is
+        if func.overloadpacket in _BY_MEMORY:
+            raise ConversionError(f"{func} asks for places in memory")
         operator = aten.reshape.default if func in GROUPING else func
-        self.calls.append((operator, args, dict(kwargs or {}), output))
+        if not operator_info(func).mutated:
+            for x in filter(_is_tensor, tree_leaves(output)):
+                self._memory.setdefault(storage_key(x), set()).add(id(x))
+            self.calls.append((operator, *before, output))
+            return output
+        functional, target = operator_info(func).functional, args[0]
+        key = storage_key(target)
+        alone = key not in self._inputs and self._memory.get(key) == {id(target)}
+        if functional is None or operator_info(func).mutated_positions != (0,) or not alone:
+            raise ConversionError(f"{func} writes to a tensor that others may read")
+        self._values[id(target)] = aten.alias.default(target)
+        self.calls.append((functional, *before, self._values[id(target)]))
         return output
 
 

@@ -94,8 +94,32 @@ def _unique_consecutive(
     dim: int | None = None,
 ) -> Any:
     if dim is not None:
-        return NotImplemented
+        return _unique_dim(mode, operator, self, dim, True, return_inverse, return_counts)
     return _distinct(mode, operator, self, self.shape, return_inverse, return_counts)
+
+
+def _unique_dim(
+    mode: SizedFakeMode,
+    operator: OpOverload,
+    self: Any,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    del sorted, return_inverse, return_counts
+    places = self.shape[dim]
+    count = _size(mode, operator, [places], low=1)
+    if count is NotImplemented:
+        return count
+    shape = [*self.shape]
+    shape[dim] = count
+    # PyTorch gives all three, whatever is asked for.
+    return (
+        self.new_empty(shape),
+        self.new_empty((places,), dtype=_LONG),
+        self.new_empty((count,), dtype=_LONG),
+    )
 
 
 def _distinct(
@@ -131,6 +155,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "aten::index": _index,
     "aten::masked_select": _masked_select,
     "aten::nonzero": _nonzero,
+    "aten::unique_dim": _unique_dim,
     "aten::unique_consecutive": _unique_consecutive,
     "torchvision::nms": _nms,
 }

@@ -28,6 +28,10 @@ from t2t.tracing.quantizing import with_rounded
 
 __all__ = ["describe", "emit", "gaps"]
 
+_NO_INPUT = (
+    "it takes a tensor of {0.dtype} and {0.ndim} dimensions, which no input of a network can be"
+)
+
 
 def emit(
     graph: Graph,
@@ -77,14 +81,22 @@ def gaps(
     _begin(graph, net, names)
     calls = graph.used_calls(outputs)
     read = _read(calls, outputs)
+    missing: set[int] = set()
     for call in calls:
         try:
+            for value in call.inputs():
+                if call.problem is None and id(value.tensor) in missing:
+                    raise located(UnsupportedOperatorError(_NO_INPUT.format(value.tensor)), call)
             emit_call(call, net, read, {})
         except T2TError as error:
             yield call, error
             for x in tree_leaves(call.output):
-                if isinstance(x, torch.Tensor) and is_supported(x.dtype) and x.ndim <= MAX_RANK:
+                if not isinstance(x, torch.Tensor):
+                    continue
+                if is_supported(x.dtype) and x.ndim <= MAX_RANK:
                     net.add_input(f"{call.short_name}_result", x)
+                else:
+                    missing.add(id(x))
 
 
 def emit_call(

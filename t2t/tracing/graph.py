@@ -128,6 +128,7 @@ class Graph:
         kept: what the forward pass has kept in the module or elsewhere, beside its result.
         state: what the network keeps for the module: the values, after the pass, of the last
             ``len(state)`` inputs.
+        reseeded: whether it set the seed of random numbers.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -138,6 +139,7 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     kept: list[Change] = field(default_factory=list)
     state: list[Value] = field(default_factory=list)
+    reseeded: bool = False
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:
         """Return the calls that the values depend on, in program order."""

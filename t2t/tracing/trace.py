@@ -63,6 +63,8 @@ _LIMITS = {
     ),
 }
 
+_SEED = 0x5EED_1234_5678
+
 UNSEEN_CONSTANT = (
     "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
     "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
@@ -176,6 +178,8 @@ def _trace(
             patch_numbers(stack, recorder)
         patch_casts(stack, recorder)
         patch_encoder(stack, recorder)
+        # A seed that no model sets.
+        seeded = torch.default_generator.manual_seed(_SEED).get_state()
         try:
             with interrupts.allowed():
                 for path, x in kept.items():
@@ -204,6 +208,7 @@ def _trace(
             # The model went on without it, as after `except:`.
             raise ValueNeeded
         graph = recorder.graph
+        graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
         graph.kept += recorder.constants.changes(snapshot.name_of)
         for place in recorder.constants.unseen(snapshot.knows):
             at = f" (read at {place})" if place else ""
@@ -290,6 +295,9 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer.recorder))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer.recorder))
+    for name in ("manual_seed", "seed", "set_rng_state"):
+        for module_of_it in (torch, torch.random):
+            patch(stack, module_of_it, name, functools.partial(_note_seed, tracer.recorder))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer.recorder))
 
 
@@ -333,6 +341,17 @@ def _note_made(recorder: Recorder, original: Any) -> Any:
         return tensor
 
     return make
+
+
+def _note_seed(recorder: Recorder, original: Any) -> Any:
+    """These set the seed, perhaps only for a part of the forward pass."""
+
+    @functools.wraps(original)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        recorder.graph.reseeded = True
+        return original(*args, **kwargs)
+
+    return seed
 
 
 def _not_compiled(recorder: Recorder, original: Any) -> Any:

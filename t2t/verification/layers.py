@@ -243,7 +243,10 @@ def compare_layers(
 def _program(module: TRTModule | Program) -> Program:
     program = module if isinstance(module, Program) else module.program
     if program is None:
-        raise VerificationError("the module was converted with keep_program=False: no layers")
+        raise VerificationError(
+            "the module has no program of its own: it was converted with keep_program=False, or "
+            "is in several parts"
+        )
     return program
 
 
