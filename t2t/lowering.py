@@ -7,44 +7,36 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from t2t import backend
 from t2t.building import create_builder
-from t2t.converters.recurrent import PACKED
-from t2t.dtypes import is_supported
 from t2t.errors import (
     ConversionError,
     OptionError,
     ShapeWarning,
     StateError,
-    UnsupportedArgumentError,
 )
+from t2t.inputs import Example
 from t2t.io import (
     Dimension,
-    Parameters,
     Profile,
     Signature,
     TensorSpec,
-    arguments,
     classes_of,
     flatten,
-    leaf_paths,
-    tree_leaves,
 )
-from t2t.io.names import as_name, input_names_of, output_names_of
+from t2t.io.names import as_name, output_names_of
 from t2t.network import Network
-from t2t.network.tensors import MAX_RANK, RANK
 from t2t.options import check_module
 from t2t.precision import Policy, operator_name
 from t2t.quantization.plan import Plan, Wanted, planned
 from t2t.quantization.scales import Quantization
 from t2t.sizes import expression, static_size
-from t2t.sizes.declared import Declared, InputShape, declare
+from t2t.sizes.declared import InputShape
 from t2t.sizes.expressions import symbols_of
 from t2t.sizes.notation import text
 from t2t.sizes.proofs import span
@@ -52,8 +44,6 @@ from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.graph import Call
-from t2t.tracing.kinds import unsupported_input
-from t2t.tracing.state import keepable
 
 __all__ = [
     "Conversion",
@@ -170,13 +160,8 @@ def trace_module(
     check_module(module)
     # First, so that a missing TensorRT is said at once.
     builder = create_builder()
-    example = _Example.of(module, inputs, kwargs, input_names, **shapes)
-    while True:
-        try:
-            graph, kept = _trace(module, example, narrow_shapes, ignore_dropout, data_sizes)
-            break
-        except StateError as error:
-            example = example.keeping(module, error)
+    example = Example.of(module, inputs, kwargs, input_names, **shapes)
+    example, graph, kept = _trace(module, example, narrow_shapes, ignore_dropout, data_sizes)
     values, structure, _ = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
@@ -220,7 +205,7 @@ def missing_operators(
         ShapeError: the declared shapes do not fit.
     """
     check_module(module)
-    example = _Example.of(
+    example = Example.of(
         module,
         inputs,
         kwargs,
@@ -232,78 +217,16 @@ def missing_operators(
         shape_examples=shape_examples,
         profiles=profiles,
     )
-    while True:
-        try:
-            graph, _ = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
-            break
-        except StateError as error:
-            try:
-                example = example.keeping(module, error)
-            except StateError:
-                return [str(error)]
-        except ConversionError as error:
-            # The forward pass cannot go on behind this one.
-            return [str(error)]
+    try:
+        example, graph, _ = _trace(module, example, narrow_shapes=False, ignore_dropout=False)
+    except ConversionError as error:
+        # The forward pass cannot go on behind this one.
+        return [str(error)]
     values = [*graph.output[0], *graph.state]
     network = Network(backend.create_network(builder := create_builder()))
     found = [str(error) for _, error in gaps(graph, network, example.names, values)]
     del builder
     return list(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
-class _Example:
-    """The example inputs, and what is known of them before the forward pass runs."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    parameters: Parameters
-    structure: Any
-    names: list[str]
-    declared: Declared
-    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        module: Callable[..., Any],
-        inputs: Any,
-        kwargs: Mapping[str, Any] | None,
-        input_names: Sequence[str] | None = None,
-        **shapes: Any,
-    ) -> _Example:
-        if isinstance(module, torch.nn.Module):
-            _check_initialized(module)
-        args, keywords = arguments(inputs, kwargs)
-        Parameters.check(module, args, keywords)
-        parameters = Parameters.of(module)
-        tensors, structure = _flat_call(args, keywords, parameters.positional)
-        if not tensors:
-            raise ConversionError("the example inputs hold no tensor")
-        names = input_names_of(structure, parameters.positional, input_names)
-        declared = declare(structure, names, parameters.positional, tensors, **shapes)
-        return cls(args, keywords, parameters, structure, names, declared)
-
-    def keeping(self, module: Any, error: StateError) -> _Example:
-        """Return the same with the tensors as further inputs that a trace found to be state.
-
-        Raises:
-            StateError: that given, where they are none that an engine can keep.
-        """
-        more = keepable(module, (name for name in error.names if name not in self.state))
-        if not more:
-            raise error
-        state = {**self.state, **more}
-        return replace(
-            self,
-            state=state,
-            names=[*self.call_names, *(f"state_{as_name(path)}" for path in state)],
-        )
-
-    @property
-    def call_names(self) -> list[str]:
-        """Names of the inputs that a call gives."""
-        return self.names[: len(self.names) - len(self.state)]
 
 
 def _depth() -> int:
@@ -327,7 +250,7 @@ class Traced:
     """
 
     graph: Graph
-    example: _Example
+    example: Example
     kept: tuple[str, ...]
     builder: Any
     output_names: tuple[str, ...]
@@ -472,12 +395,15 @@ class Traced:
 
 def _trace(
     module: Callable[..., Any],
-    example: _Example,
+    example: Example,
     narrow_shapes: bool,
     ignore_dropout: bool,
     data_sizes: bool = False,
-) -> tuple[Graph, tuple[str, ...]]:
-    """Return the trace, and names of what the module keeps between calls."""
+) -> tuple[Example, Graph, tuple[str, ...]]:
+    """Return the trace, and names of what the module keeps without that results depend on it.
+
+    What they depend on becomes a part of the example, as far as an engine can keep it.
+    """
     if narrow_shapes and len(example.declared.profiles) > 1:
         raise ConversionError("narrow_shapes shrinks one range; it does not go with profiles")
 
@@ -485,27 +411,32 @@ def _trace(
         leaves, form = flatten(output, share=True, name="output")
         return [recorder.value(leaf) for leaf in leaves], form, classes_of(output)
 
-    with without_dropout(module, ignore_dropout):
-        graph = trace(
-            module,
-            example.args,
-            example.kwargs,
-            names=example.names,
-            dimensions=example.declared.dimensions,
-            boxes=example.declared.boxes(),
-            narrow_shapes=narrow_shapes,
-            automatic=example.declared.automatic,
-            data_sizes=data_sizes,
-            state=example.state,
-            finish=finish,
-        )
-        inputs = example.args, example.kwargs
-        check_state(module, inputs, graph.kept, example.state)
-        check_constants(module, inputs, _constants(graph))
-        paths = (change.path for change in graph.kept if change.path not in example.state)
-        kept = tuple(dict.fromkeys(paths))
-        graph.kept.clear()
-    return graph, kept
+    while True:
+        try:
+            with without_dropout(module, ignore_dropout):
+                graph = trace(
+                    module,
+                    example.args,
+                    example.kwargs,
+                    names=example.names,
+                    dimensions=example.declared.dimensions,
+                    boxes=example.declared.boxes(),
+                    narrow_shapes=narrow_shapes,
+                    automatic=example.declared.automatic,
+                    data_sizes=data_sizes,
+                    state=example.state,
+                    finish=finish,
+                )
+                inputs = example.args, example.kwargs
+                check_state(module, inputs, graph.kept, example.state)
+                check_constants(module, inputs, _constants(graph))
+            break
+        except StateError as error:
+            example = example.keeping(module, error)
+    paths = (change.path for change in graph.kept if change.path not in example.state)
+    kept = tuple(dict.fromkeys(paths))
+    graph.kept.clear()
+    return example, graph, kept
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:
@@ -516,14 +447,6 @@ def _constants(graph: Graph) -> dict[int, torch.Tensor]:
         for index, value in enumerate(values)
         if value.call is None and value not in graph.inputs
     }
-
-
-def _check_initialized(module: torch.nn.Module) -> None:
-    for name, parameter in (*module.named_parameters(), *module.named_buffers()):
-        if torch.nn.parameter.is_lazy(parameter):
-            raise ConversionError(
-                f"the parameter {name!r} has no size yet: run the module once before its conversion"
-            )
 
 
 def output_spec(
@@ -545,38 +468,6 @@ def output_spec(
 
 def _plain(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(-1 if (n := static_size(size)) is None else n for size in x.shape)
-
-
-def _flat_call(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]
-) -> tuple[list[torch.Tensor], Any]:
-    """Take the arguments of a call apart, each under its parameter's name in errors."""
-    names = [*parameters[: len(args)], *range(len(parameters), len(args))]
-    call = {**dict(zip(names, args, strict=True)), **kwargs}
-    for name, argument in call.items():
-        leaves = tree_leaves(argument, (torch.Tensor, PackedSequence))
-        if any(isinstance(x, PackedSequence) for x in leaves):
-            raise UnsupportedArgumentError(f"inputs[{name!r}] is {PACKED}")
-    tensors, structure = flatten(call, name="inputs")
-    for path, leaf in leaf_paths(structure, "inputs").items():
-        if leaf["kind"] == "tensor":
-            _check_input(path, tensors[leaf["index"]])
-    items = structure["items"]
-    positional = {"kind": "tuple", "items": items[: len(args)]}
-    keyword = {"kind": "dict", "keys": list(kwargs), "items": items[len(args) :]}
-    return tensors, {"kind": "tuple", "items": [positional, keyword]}
-
-
-def _check_input(path: str, tensor: torch.Tensor) -> None:
-    kind = unsupported_input(tensor)
-    if not kind and tensor.ndim > MAX_RANK:
-        kind = RANK.format(rank=tensor.ndim)
-    if not kind and not is_supported(tensor.dtype):
-        hint = "; pass it as .float(), and convert the model with .float() too"
-        kind = f"{tensor.dtype}, which TensorRT does not take".removeprefix("torch.")
-        kind += hint if tensor.dtype == torch.float64 else ""
-    if kind:
-        raise UnsupportedArgumentError(f"{path} is {kind}")
 
 
 @contextmanager

@@ -40,6 +40,7 @@ ORDER = (
     "quantization",
     "reference",
     "building",
+    "inputs",
     "lowering",
     "runtime",
     "module",
