@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from t2t.errors import ConversionError, UnsupportedOperatorError
+from t2t.errors import ConversionError, StateError, UnsupportedOperatorError
 from t2t.lowering import to_network
 from t2t.reference import capture
 from tests.cases import OpCase, ids, run_case, uniform
@@ -444,11 +444,23 @@ def test_constants_that_the_module_writes_are_put_back() -> None:
 
 
 @pytest.mark.parametrize("buffer", [True, False])
-def test_state_that_depends_on_the_input_is_refused_and_left(buffer: bool) -> None:
+def test_state_that_depends_on_the_input_is_the_networks_and_left(buffer: bool) -> None:
     module = Keeps(buffer)
-    with pytest.raises(UnsupportedOperatorError, match=r"keeps no state.*test_aliasing\.py"):
-        to_network(module, [torch.ones(2, 3)])
+    conversion = to_network(module, [torch.ones(2, 3)])
+    assert conversion.signature.state == ("cache",)
     assert torch.equal(module.cache, torch.zeros(2, 3))
+
+
+def test_state_outside_of_a_module_is_refused_with_the_line() -> None:
+    cache = torch.zeros(2, 3)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        cache[0] = x[0]
+        return cache + x
+
+    with pytest.raises(StateError, match=r"keeps no such state.*test_aliasing\.py"):
+        to_network(function, [torch.ones(2, 3)])
+    assert torch.equal(cache, torch.zeros(2, 3))
 
 
 def test_the_example_inputs_are_not_written() -> None:
@@ -467,7 +479,7 @@ def test_views_made_before_the_forward_pass_are_no_way_around() -> None:
         base.copy_(x)
         return row + 1
 
-    with pytest.raises(ConversionError, match="keeps no state"):
+    with pytest.raises(ConversionError, match="keeps no such state"):
         to_network(function, [torch.ones(2, 3)])
     assert torch.equal(base, torch.zeros(2, 3))
 
