@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from t2t.errors import GuardError
 from t2t.io import Dimension
 from t2t.sizes.expressions import symbols_of
 from t2t.sizes.fakes import SizedFakeMode
 from t2t.sizes.guards import Guard, Guards, Names
 from t2t.sizes.narrowing import Narrowed, advice, narrow
-from t2t.sizes.nodes import SizeEnvironment
+from t2t.sizes.nodes import Reason, SizeEnvironment
 from t2t.sizes.polynomials import add, multiply, symbol_value
 from t2t.sizes.proofs import Box, Range
-from t2t.sizes.terms import Symbol
+from t2t.sizes.terms import Symbol, Value
 
 __all__ = ["DynamicSizes", "Proved"]
 
@@ -57,7 +58,7 @@ class DynamicSizes:
         data_sizes: bool = False,
     ) -> None:
         self._guards = Guards(locate)
-        self._env = SizeEnvironment(self._guards.record)
+        self._env = SizeEnvironment(self._record)
         self.mode = SizedFakeMode(self._env)
         self.mode.new_size = self._new_size if data_sizes else None
         self._dimensions = {
@@ -76,6 +77,16 @@ class DynamicSizes:
     def shape(self, index: int, example: Sequence[int]) -> list[Any]:
         """Return the sizes of an input, symbolic where they are dynamic."""
         return [self._size(index, dim, size) for dim, size in enumerate(example)]
+
+    def _record(self, condition: Value, reason: Reason) -> None:
+        """Note a condition; raise at once where it can hold for no range of sizes."""
+        unplaced = {s for s, d in self._dimensions.items() if not d.places}
+        if reason in ("number", "internal") and symbols_of(condition) & unplaced:
+            # A loop over as many elements as the example's would take long for nothing.
+            raise GuardError(
+                "a size that depends on the data becomes a plain number (len(), range())"
+            )
+        self._guards.record(condition, reason)
 
     def _new_size(self, operator: str, low: int, high: int) -> Any:
         """Return a size of which only the range is known: what is decided must hold for all."""
