@@ -247,7 +247,7 @@ EMBEDDINGS = [
     ),
     OpCase(
         "max-norm", lambda i: MAX_NORM(i), [integers(2, 3)],
-        raises="keeps no state",
+        raises="keeps no such state",
     ),
 ]  # fmt: skip
 
