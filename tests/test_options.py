@@ -147,12 +147,6 @@ def test_what_is_no_module(use, module, words):
         use(module, [X])
 
 
-def test_an_exported_program_is_converted_by_its_module():
-    exported = torch.export.export(nn.ReLU(), (X,))
-    with pytest.raises(ConversionError, match=r"exported\.module\(\)"):
-        t2t.convert(exported, [X])
-
-
 def test_a_converted_module_is_not_converted_again():
     converted = t2t.TRTModule(program=t2t.convert(nn.ReLU(), [X]).program)
     with pytest.raises(ConversionError, match="converted already"):

@@ -109,13 +109,13 @@ def attention() -> Program:
 
 def test_it_is_closed_at_first_and_opens_by_a_click(page: Page, blocks: Program) -> None:
     page.open(blocks.to_html())
-    first = ["input x", "stem/conv2d", "+stages", "mean", "+fc", "output output"]
+    first = ["input x", "stem/convolution", "+stages", "mean", "+fc", "output output"]
     assert page.shown() == first
     page.click("stages")
     assert page.shown()[2:5] == ["-stages", "+stages.0", "+stages.1"]
     page.click("stages.1")
     page.click("stages.1.0")
-    assert "stages.1.0.conv/conv2d" in page.shown()
+    assert "stages.1.0.conv/convolution" in page.shown()
     page.click("stages")
     assert page.shown() == first
     page.driver.find_element(By.ID, "expand").click()
@@ -137,7 +137,7 @@ def test_a_wrapper_of_one_module_is_open_at_first(page: Page) -> None:
 
 def test_details_of_a_layer_lead_to_its_neighbours(page: Page, blocks: Program) -> None:
     page.open(blocks.to_html())
-    page.click("stem/conv2d")
+    page.click("stem/convolution")
     text = page.details()
     assert re.search(r"tests/pictured\.py:\d+ in Blocks\.forward", text)
     assert "kernel_size_nd (3, 3)" in text
@@ -160,7 +160,7 @@ def test_details_of_a_module_count_its_layers(page: Page, blocks: Program) -> No
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("stages.1.0 conv", "stages.1.0.conv/conv2d"),
+        ("stages.1.0 conv", "stages.1.0.conv/convolution"),
         ("ELEMENTWISE fc", "fc/linear_1"),
         ("mean", "mean"),
         ("pictured.py Blocks.forward reduce", "mean"),
@@ -213,21 +213,21 @@ def test_edges_tell_types_and_named_sizes(page: Page, attention: Program) -> Non
 
 
 def test_heat_colours_layers_and_modules(page: Page, blocks: Program) -> None:
-    heat = {"stem/conv2d": 1e-7, "stages.1.0.conv/conv2d": float("nan"), "mean": 1e-3}
+    heat = {"stem/convolution": 1e-7, "stages.1.0.conv/convolution": float("nan"), "mean": 1e-3}
     page.open(blocks.to_html(heat=heat, heat_label="error"))
-    assert page.fill("stem/conv2d") == "rgb(255, 247, 200)"
+    assert page.fill("stem/convolution") == "rgb(255, 247, 200)"
     assert page.fill("mean") == page.fill("stages") == "rgb(90, 0, 30)"
     legend = page.driver.find_element(By.ID, "legend")
     assert "error (log): 1.0e-7" in legend.text
     assert "≤ NaN" in page.element("stages").text
     page.driver.find_element(By.ID, "heat").click()
-    assert page.fill("stem/conv2d") == "rgb(211, 239, 217)"
+    assert page.fill("stem/convolution") == "rgb(211, 239, 217)"
     assert "compute" in legend.text
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), -1.0])
 def test_heat_may_be_one_number(page: Page, blocks: Program, value: float) -> None:
-    page.open(blocks.to_html(heat={"mean": value, "stem/conv2d": value}))
+    page.open(blocks.to_html(heat={"mean": value, "stem/convolution": value}))
     colour = "rgb(90, 0, 30)" if value != value else "rgb(255, 247, 200)"
     assert page.fill("mean") == colour
     assert "Infinity" not in page.driver.find_element(By.ID, "legend").text
@@ -278,8 +278,8 @@ def test_it_works_by_keyboard(page: Page, blocks: Program) -> None:
 
 
 def test_a_link_leads_to_a_layer_or_module(page: Page, blocks: Program) -> None:
-    page.open(blocks.to_html(), "#stages.1.0.conv/conv2d")
-    assert page.js("return state.selected.key") == "stages.1.0.conv/conv2d"
+    page.open(blocks.to_html(), "#stages.1.0.conv/convolution")
+    assert page.js("return state.selected.key") == "stages.1.0.conv/convolution"
     page.open(blocks.to_html(), "#stages.1")
     assert page.js("return state.selected.module") == "stages.1"
     page.open(blocks.to_html(), "#%")
