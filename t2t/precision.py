@@ -127,11 +127,16 @@ def fits(scope: str, patterns: Iterable[str]) -> bool:
 def operator_name(name: str) -> str:
     """Return what all spellings of an operator have in common: "softmax" of "aten::_softmax.int".
 
-    ``aten::add_.Tensor``, ``torch.add`` and ``torch.Tensor.__add__`` are all "add".
+    ``aten::add_.Tensor``, ``torch.add`` and ``torch.Tensor.__add__`` are all "add";
+    ``torch.nn.functional.conv2d`` and its like are "convolution".
     """
     if "::" in name:
         return name.rpartition("::")[2].partition(".")[0].strip("_")
-    return name.rpartition(".")[2].strip("_")
+    name = name.rpartition(".")[2].strip("_")
+    return "convolution" if name in _CONVOLUTIONS else name
+
+
+_CONVOLUTIONS = tuple(f"{name}{n}d" for name in ("conv", "conv_transpose") for n in (1, 2, 3))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.partition.levels import levels
 from t2t.partition.operators import Operators, operators_of
-from t2t.precision import Policy
+from t2t.precision import Policy, operator_name
 from t2t.sizes import example_size, expression, is_symbolic
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.expressions import evaluate, symbols_of
@@ -72,8 +72,10 @@ class Wishes:
         if self.operators:
             with suppress(ConversionError):
                 names |= {operator_info(operator).name for operator, *_ in operators_of(call)}
-        names |= set(map(_packet, names))
-        if names.intersection(self.operators):
+        names |= {f(name) for name in names for f in (_packet, operator_name)}
+        # One overload is meant by its own name only.
+        wanted = (x if "::" in x and "." in x else operator_name(x) for x in self.operators)
+        if names.intersection(wanted):
             return f"torch_executed_ops names it ({describe(call)})"
         scopes = call.scope.split(".")
         paths = [".".join(scopes[: n + 1]) for n in range(len(scopes))]
