@@ -116,6 +116,19 @@ CASES = [
         "addbmm-scaled", torch.addbmm, [(3, 5), (2, 3, 4), (2, 4, 5)], {"beta": 2, "alpha": 0.5}
     ),
     OpCase("addmv", torch.addmv, [(3,), (3, 4), (4,)]),
+    # torch cuts the factors of integers to integers.
+    OpCase(
+        "addmv-int", torch.addmv, [integers(3), integers(3, 4), integers(4)],
+        {"beta": 0.2, "alpha": 1.6},
+    ),
+    OpCase(
+        "baddbmm-int", torch.baddbmm, [integers(2, 3, 5), integers(2, 3, 4), integers(2, 4, 5)],
+        {"beta": 2.7, "alpha": 0.6},
+    ),
+    OpCase(
+        "addbmm-int", torch.addbmm, [integers(3, 5), integers(2, 3, 4), integers(2, 4, 5)],
+        {"beta": 0.2, "alpha": 2.5},
+    ),
     OpCase("addmv-scaled", torch.addmv, [(3,), (3, 4), (4,)], {"beta": 2, "alpha": 0.5}),
     OpCase("addr", torch.addr, [(3, 4), (3,), (4,)], {"beta": 2, "alpha": 0.5}),
     OpCase(

@@ -353,6 +353,18 @@ def test_what_a_formula_calls_is_named_in_errors() -> None:
         run(torch.special.i0e)
 
 
+@pytest.mark.parametrize(
+    "wrong", [lambda x: x.to(torch.float16), lambda x: x.sum(0), lambda x: (x, x)]
+)
+def test_a_formula_with_other_results_than_the_operators_is_refused(wrong: Any) -> None:
+    @t2t.formula("aten::special_i0e")
+    def i0e(self: torch.Tensor) -> torch.Tensor:
+        return wrong(self)
+
+    with pytest.raises(ConversionError, match=r"its formula gives .*test_registry\.py"):
+        run(lambda x: torch.special.i0e(x))
+
+
 def _one(x: torch.Tensor) -> torch.Tensor:
     return x
 

@@ -159,6 +159,9 @@ def addmm(
     float32 where ``self`` is a mask of -1e9.
     """
     product = torch.matmul(mat1, mat2)
+    if not product.is_floating_point():
+        # torch cuts them to integers.
+        beta, alpha = int(beta), int(alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         # As torch has it, nothing of ``self`` matters then, not even NaN.

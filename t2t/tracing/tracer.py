@@ -305,6 +305,7 @@ class Tracer:
             if isinstance(way, Formula):
                 result = self._decompose(info, way, args, kwargs) if plain else NotImplemented
                 if result is not NotImplemented:
+                    self._check_decomposed(operator, args, kwargs, tensors, result)
                     return result
                 continue
             if way.meta is not None:
@@ -442,6 +443,34 @@ class Tracer:
         finally:
             self.recorder.formulas.pop()
             self.recorder.precision = before
+
+    def _check_decomposed(
+        self,
+        operator: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Iterable[torch.Tensor],
+        result: Any,
+    ) -> None:
+        """Raise where a formula's results have other types or shapes than the operator's own.
+
+        Asked for the model's own calls, and not of dynamic sizes, on which torch's rules decide.
+        """
+        if self.recorder.formulas or has_symbol([tuple(x.shape) for x in tensors]):
+            return
+        try:
+            with self.recorder.paused(), self.recorder.mode:
+                wanted = operator(*self.recorder.fakes(args), **self.recorder.fakes(kwargs))
+        except Exception:  # noqa: BLE001  what has no rule in PyTorch cannot be compared
+            return
+        found, expected = (
+            [(x.dtype, tuple(x.shape)) for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+            for out in (result, wanted)
+        )
+        if found != expected:
+            name = operator_info(operator).name
+            text = f"{name}: its formula gives {found}, and PyTorch {expected}"
+            raise self.recorder.located(UnsupportedOperatorError(text))
 
     def _perform(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
