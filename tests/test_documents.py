@@ -1,4 +1,4 @@
-"""The code in README and CONTRIBUTING runs: what they promise is what t2t does."""
+"""The code in the documents runs: what they promise is what t2t does."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def script(document: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "CONTRIBUTING.md"])
 def test_code_blocks_run(name: str, tmp_path: Path) -> None:
     code = script(ROOT / name)
     assert "import t2t" in code
@@ -69,7 +69,7 @@ def command_lines(document: Path) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/cli.md"])
+@pytest.mark.parametrize("name", ["docs/guide.md", "docs/cli.md"])
 def test_command_lines_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -96,9 +96,22 @@ def test_the_page_of_the_command_line_is_complete() -> None:
             assert said or isinstance(option, click.Argument), names
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_to_files_lead_somewhere(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    files = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
-    missing = [file for file in files if not (ROOT / file).exists()]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/guide.md", "docs/architecture.md"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    missing = []
+    for link in re.findall(r"\]\((?!https?://)([^)]+)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
     assert not missing
+
+
+def anchors(page: Path) -> list[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]

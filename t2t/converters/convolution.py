@@ -12,7 +12,6 @@ from t2t.converters._compute import is_less
 from t2t.converters._spatial import batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
-from t2t.network.movement import same_sizes
 from t2t.registry import Precision, converter
 
 __all__ = ["convolution"]
@@ -46,7 +45,8 @@ def _output(
         input.dim() == n + 2
         and input.dtype == weight.dtype
         and agree((input.shape[1], taken))
-        and (bias is None or (bias.dtype == input.dtype and same_sizes(bias.shape, (given,))))
+        and (bias is None or (bias.dtype == input.dtype and bias.dim() == 1))
+        and (bias is None or agree((bias.shape[0], given)))
         and weight.shape[0] % groups == 0
         and min(pads) >= 0
         and (not transposed or all(e < max(s, d) for _, _, s, _, d, e in rows))
