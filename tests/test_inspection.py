@@ -46,9 +46,9 @@ def joined(*names):
 
 
 NAMES = [
-    joined("first.conv/conv2d", "first.act/relu"),
+    joined("first.conv/convolution", "first.act/relu"),
     "first/add",
-    "{ForeignNode[last.0.conv/conv2d...last.1/add]}",
+    "{ForeignNode[last.0.conv/convolution...last.1/add]}",
     "Reformatting CopyNode for Output Tensor 0 to exp",
     "__myl_Move_1",
 ]
@@ -65,11 +65,11 @@ def with_engine(module, layers=NAMES):
 
 def test_layers_have_their_modules_and_lines(converted):
     names = {layer.name for layer in converted.program.layers}
-    assert {"first.conv/conv2d", "first.act/relu", "first/add", "last.1/add", "exp"} <= names
+    assert {"first.conv/convolution", "first.act/relu", "first/add", "last.1/add", "exp"} <= names
     found = engine_layers([{"Name": name} for name in NAMES], converted.program)
     assert [layer.module for layer in found] == ["first", "first", "last", "", ""]
-    assert found[0].sources == ("first.conv/conv2d", "first.act/relu")
-    assert found[2].sources == ("last.0.conv/conv2d", "last.1/add")
+    assert found[0].sources == ("first.conv/convolution", "first.act/relu")
+    assert found[2].sources == ("last.0.conv/convolution", "last.1/add")
     assert found[3].sources == ("exp",)
     assert found[4].sources == found[4].lines == ()
     assert all("test_inspection.py" in line for layer in found[:4] for line in layer.lines)

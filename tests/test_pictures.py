@@ -79,10 +79,10 @@ def test_modules_are_groups_and_a_module_of_one_layer_is_none(blocks):
         "fc",
     ]
     inside = {b.key: drawn.groups[b.group].module for b in drawn.boxes}
-    assert inside["stages.0.1.conv/conv2d"] == "stages.0.1"
-    assert inside["stem/conv2d"] == inside["input x"] == inside["output output"] == ""
+    assert inside["stages.0.1.conv/convolution"] == "stages.0.1"
+    assert inside["stem/convolution"] == inside["input x"] == inside["output output"] == ""
     called = {b.key: drawn.relative_module(b) for b in drawn.boxes}
-    assert called["stages.0.1.conv/conv2d"] == "conv"
+    assert called["stages.0.1.conv/convolution"] == "conv"
     assert called["stages.0.1/add"] == ""
 
 
@@ -278,7 +278,7 @@ def test_an_output_of_sizes_alone_is_shown():
 
 
 def test_a_box_tells_attributes_weights_and_line(blocks):
-    conv = box(blocks.to_html(), "stem/conv2d")
+    conv = box(blocks.to_html(), "stem/convolution")
     assert conv["brief"] == "3x3, stride 2x2, pad 1x1"
     assert "kernel_size_nd=(3, 3)" in conv["attributes"]
     assert conv["weights"] == [["kernel", "fp32[4, 3, 3, 3]"], ["bias", "fp32[4]"]]
@@ -401,10 +401,11 @@ def test_dagre_is_the_published_file():
 
 def test_heat_is_a_number_for_each_layer(blocks):
     page = blocks.to_html(
-        heat={"stem/conv2d": 0.5, "fc/linear": math.nan, "fc/linear_1": math.inf}, heat_label="ms"
+        heat={"stem/convolution": 0.5, "fc/linear": math.nan, "fc/linear_1": math.inf},
+        heat_label="ms",
     )
     assert data_of(page)["heat"] == {"label": "ms"}
-    assert box(page, "stem/conv2d")["heat"] == 0.5
+    assert box(page, "stem/convolution")["heat"] == 0.5
     assert box(page, "fc/linear")["heat"] == "NaN"
     assert box(page, "fc/linear_1")["heat"] == "Infinity"
     assert "heat" not in box(page, "stages.0.0/add")
@@ -432,7 +433,7 @@ def test_heat_for_no_layer_is_refused(blocks, method):
 
 
 def test_the_suffix_says_what_is_saved(blocks, tmp_path):
-    heat = {"stem/conv2d": 0.5}
+    heat = {"stem/convolution": 0.5}
     blocks.save(tmp_path / "net.html", heat=heat, heat_label="ms")
     page = (tmp_path / "net.html").read_text(encoding="utf-8")
     assert page == blocks.to_html(heat=heat, heat_label="ms")
@@ -452,9 +453,9 @@ def explorer(program: Program, **options) -> dict:
 
 
 def test_model_explorer_gets_groups_attributes_and_edges(blocks):
-    nodes = {node["id"]: node for node in explorer(blocks, heat={"stem/conv2d": 0.5})["nodes"]}
-    conv = nodes["stages.0.1.conv/conv2d"]
-    assert conv["label"] == "conv2d"
+    nodes = {node["id"]: node for node in explorer(blocks, heat={"stem/convolution": 0.5})["nodes"]}
+    conv = nodes["stages.0.1.conv/convolution"]
+    assert conv["label"] == "convolution"
     assert conv["namespace"] == "stages/stages.0/stages.0.1"
     assert conv["incomingEdges"] == [
         {
@@ -463,7 +464,7 @@ def test_model_explorer_gets_groups_attributes_and_edges(blocks):
             "targetNodeInputId": "0",
         }
     ]
-    attributes = {pair["key"]: pair["value"] for pair in nodes["stem/conv2d"]["attrs"]}
+    attributes = {pair["key"]: pair["value"] for pair in nodes["stem/convolution"]["attrs"]}
     assert attributes["layer"] == "CONVOLUTION"
     assert attributes["weight kernel"] == "fp32[4, 3, 3, 3]"
     assert attributes["error"] == "0.5"
@@ -503,7 +504,7 @@ def test_the_dot_drawing_joins_boxes_and_frames_modules(blocks):
     drawn = [layer for layer in blocks.layers if layer.kind != "CONSTANT"]
     assert len(boxes) == len(drawn) + 2
     number = {label: key for key, label in boxes.items()}
-    stem = number[r"stem\nconv2d\nconvolution 3x3, stride 2x2, pad 1x1"]
+    stem = number[r"stem\nconvolution\nconvolution 3x3, stride 2x2, pad 1x1"]
     x = number[r"x\ninput"]
     assert f'{x} -> {stem} [label="fp32[1, 3, 8, 8]"]' in dot
     assert dot.count("subgraph") == 8

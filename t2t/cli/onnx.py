@@ -25,7 +25,8 @@ _TAKEN = (
     "timing_cache",
     "workspace",
 )
-_IGNORED = ("calibration_method",)
+# They have a value where nothing was said.
+_IGNORED = ("calibration_method", "min_block_size")
 
 
 def convert_onnx(
