@@ -20,9 +20,11 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# TESTS="tests/test_demo.py -k face" runs a part.
+# On all cores, one thread each. TESTS="tests/test_demo.py -k face" runs a part, WORKERS=0 in one
+# process.
+WORKERS ?= auto
 check: $(READY)
-	$(BIN)/python -m pytest $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix

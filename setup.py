@@ -7,7 +7,8 @@ from setuptools import find_packages, setup
 
 RTX = ["tensorrt-rtx-cu13>=1.5"]
 VISION = ["torchvision>=0.23", "pillow"]
-CHECKS = ["pytest>=8", "hypothesis", "mypy", "ruff"]
+# pytest-xdist: the tests on all cores.
+CHECKS = ["pytest>=8", "pytest-xdist", "hypothesis", "mypy", "ruff"]
 # Its handwritten digits come with the package: a task that a network learns in seconds.
 LEARNING = ["scikit-learn"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
