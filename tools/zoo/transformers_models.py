@@ -222,7 +222,7 @@ def cases() -> Iterator[Case]:
     draw = tokens(WORDS)
     for name in TEXT:
         # FNet's Fourier transform has complex numbers, which TensorRT has not.
-        yield _case(name, TEXT[name], draw, refused="complex64" if name == "fnet" else "")
+        yield _case(name, TEXT[name], draw, refused="complex numbers" if name == "fnet" else "")
     for name, model in TWO_PARTS.items():
         yield _case(name, model, tokens(WORDS, decoder_input_ids=_decoder_ids))
     for name, model in PICTURES.items():
