@@ -301,6 +301,11 @@ def _cut(
     def build_engine(conversion: Conversion) -> Converted:
         return _engine(conversion, options)._filled()
 
+    if options["low_precision_io"]:
+        raise OptionError(
+            "low_precision_io is of a module that converts whole: what PyTorch runs between engines "
+            "computes in the model's own types; leave it out"
+        )
     policy = _policy(options)
     partition, parts = partitioned(trace, policy, wishes, build_engine)
     trace.warn()

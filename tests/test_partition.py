@@ -466,6 +466,15 @@ def test_wrong_names_are_said() -> None:
         t2t.convert(model, [X], partial=True, torch_executed_ops=["aten::sorted"])
     with pytest.raises(OptionError, match="with partial=True"):
         t2t.convert(model, [X], torch_executed_ops=["aten::silu"])
+    with pytest.raises(OptionError, match="low_precision_io is of a module that converts whole"):
+        t2t.convert(
+            model,
+            [X],
+            partial=True,
+            torch_executed_ops=["aten::silu"],
+            fp16=True,
+            low_precision_io=True,
+        )
     with pytest.raises(OptionError, match="min_block_size=0"):
         t2t.convert(model, [X], partial=True, min_block_size=0)
 
