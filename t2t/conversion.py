@@ -303,7 +303,7 @@ def _cut(
 
     if options["low_precision_io"]:
         raise OptionError(
-            "low_precision_io is of a module that converts whole: what PyTorch runs between engines "
+            "low_precision_io is of a module that converts whole: what runs in PyTorch between engines "
             "has the model's own types; leave it out"
         )
     policy = _policy(options)
