@@ -303,8 +303,8 @@ def _cut(
 
     if options["low_precision_io"]:
         raise OptionError(
-            "low_precision_io is of a module that converts whole: what runs in PyTorch between engines "
-            "has the model's own types; leave it out"
+            "low_precision_io is of a module that converts whole: what PyTorch runs has the "
+            "model's own types; leave it out"
         )
     policy = _policy(options)
     partition, parts = partitioned(trace, policy, wishes, build_engine)
