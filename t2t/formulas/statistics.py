@@ -11,6 +11,7 @@ import torch
 from t2t.errors import UnsupportedArgumentError
 from t2t.formulas.arithmetic import in_float32
 from t2t.registry import formula
+from t2t.sizes import static_size
 
 __all__ = [
     "cdist",
@@ -138,6 +139,9 @@ def logsumexp(self: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> 
     """Return ``log(sum(exp(x)))``; the maximum is taken out, so that no term overflows."""
     axes = list(dim) or list(range(self.ndim))
     x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
+    if any(static_size(x.shape[axis]) == 0 for axis in axes):
+        # The sum of nothing is 0; amax() asks for one element at least.
+        return x.sum(axes, keepdim=keepdim).log()
     most = x.amax(axes, keepdim=True)
     # An infinite maximum would make NaN of itself.
     most = torch.where(most.isinf(), 0.0, most)
@@ -153,6 +157,8 @@ def log_softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tens
 
 @in_float32
 def _log_softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    if 0 in map(static_size, x.shape):
+        return x.clone()
     shifted = x - x.amax(dim, keepdim=True)
     return shifted - shifted.exp().sum(dim, keepdim=True).log()
 
@@ -161,6 +167,8 @@ def _log_softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
 def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return softmax with zeros, not NaN, where all elements are minus infinity."""
     x = self if dtype is None else self.to(dtype)
+    if 0 in map(static_size, x.shape):
+        return x.clone()
     return torch.where(x.amax(dim, keepdim=True) == -math.inf, 0.0, x.softmax(dim))
 
 
