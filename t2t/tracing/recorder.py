@@ -283,12 +283,16 @@ class Recorder:
             self._note_output(x, values[-1], function, owners.get(storage_key(x)))
             return x
 
-        result = map_tree(note, output)
-        tensors = iter(values)
-        call.output = map_tree(
-            lambda x: next(tensors).tensor if isinstance(x, torch.Tensor) else x, output
-        )
-        if any(id(self.memory.find(x)) not in returned for x in written):
+        if isinstance(output, torch.Tensor):  # as most are; a walk over trees takes its time
+            result = note(output)
+            call.output = values[0].tensor
+        else:
+            result = map_tree(note, output)
+            tensors = iter(values)
+            call.output = map_tree(
+                lambda x: next(tensors).tensor if isinstance(x, torch.Tensor) else x, output
+            )
+        if written and any(id(self.memory.find(x)) not in returned for x in written):
             raise self.located(
                 UnsupportedOperatorError(f"{call.name} changes an argument in place")
             )

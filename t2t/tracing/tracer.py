@@ -517,6 +517,9 @@ _MAKES_COMPLEX = (
 )
 
 
+_NESTED = (list, tuple, dict)
+
+
 def _is_complex(
     operator: OpOverload, args: Any, kwargs: Mapping[str, Any], tensors: Iterable[torch.Tensor]
 ) -> bool:
@@ -526,7 +529,8 @@ def _is_complex(
         operator.overloadpacket in _MAKES_COMPLEX
         or (isinstance(dtype, torch.dtype) and dtype.is_complex)
         or any(x.is_complex() for x in tensors)
-        or any(isinstance(x, complex) for x in tree_leaves(args))
+        or any(type(x) in _NESTED and complex in map(type, tree_leaves(x)) for x in args)
+        or complex in map(type, args)
     )
 
 
