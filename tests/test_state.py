@@ -199,6 +199,46 @@ def test_it_goes_along_to_another_place() -> None:
     assert module.to("meta").state["mean"].is_meta
 
 
+class Through(nn.Module):
+    """Reads what it keeps through a view, or another name, that was made before."""
+
+    def __init__(self, read: Any) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(4, 3))
+        self.row, self.held, self.read = self.kept[0], [self.kept], read
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.copy_(x)
+        return x + self.read(self)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda m: m.row,
+        lambda m: m.row + 1,
+        lambda m: m.held[0].sum(),
+        lambda m: torch.from_numpy(m.row.numpy()),
+        lambda m: m.row.add_(1),
+    ],
+)
+def test_other_ways_to_the_memory_of_state_are_refused(read: Any) -> None:
+    with pytest.raises(UnsupportedOperatorError, match=r"'kept'|made before the forward pass"):
+        t2t.convert(Through(read), [torch.ones(4, 3)])
+
+
+def test_state_beside_operators_that_stay_in_pytorch() -> None:
+    model = made(Mean)
+    calls = inputs((4, 3))
+    module = t2t.convert(
+        model, [calls[0]], partial=True, torch_executed_ops=["aten::sub"], min_block_size=1
+    )
+    assert not all(part.in_engine for part in module.parts)
+    check(model, module, calls)
+    module.reset_state()
+    check(made(Mean), module, calls)
+
+
 class Grows(nn.Module):
     def __init__(self) -> None:
         super().__init__()

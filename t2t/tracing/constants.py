@@ -51,6 +51,8 @@ class Constants:
 
     def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
         self.promoted: set[int] = set()
+        # Memory of tensors for which the network's own state stands, by the path of each.
+        self._replaced: dict[int, str] = {}
         self._state: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, tensor in state.items():
             self._state.setdefault(storage_key(tensor), []).append((name, tensor))
@@ -77,6 +79,26 @@ class Constants:
         self._casts: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._steps: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
+    def replace(self, path: str, tensor: torch.Tensor) -> None:
+        """Note that state of the network stands for what the module keeps in a tensor."""
+        self._replaced[storage_key(tensor)] = path
+
+    def check_read(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Raise where a tensor shares memory with one for which the network's state stands.
+
+        Its data are those before the first call, and the state goes on without it.
+
+        Raises:
+            UnsupportedOperatorError: the text names what the module keeps there.
+        """
+        for tensor in tensors if self._replaced else ():
+            path = self._replaced.get(storage_key(tensor))
+            if path is not None:
+                raise UnsupportedOperatorError(
+                    f"the module keeps state in {path!r}, and reads its memory through another "
+                    f"tensor that was made before; take views of {path!r} in forward() instead"
+                )
+
     def is_promoted(self, tensor: torch.Tensor) -> bool:
         """Return whether a traced value was written into the tensor's memory."""
         return bool(self.promoted) and storage_key(tensor) in self.promoted
@@ -85,6 +107,7 @@ class Constants:
         self, tensor: torch.Tensor, locate: Callable[[], Location | None] = lambda: None
     ) -> Value:
         """Return the constant value of a real tensor; ``locate`` tells the user's line."""
+        self.check_read([tensor])
         key = storage_key(tensor)
         layout = _layout(tensor)
         known = self._values.get(id(tensor))
@@ -121,6 +144,7 @@ class Constants:
         Recorded calls must go on reading the old data, and the module's own tensors get theirs
         back after the trace.
         """
+        self.check_read([target])
         key = storage_key(target)
         self._detach_readers(key)
         if key not in self._made and not has_storage(target):

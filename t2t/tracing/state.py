@@ -29,10 +29,12 @@ def keepable(module: Any, paths: Iterable[str]) -> dict[str, torch.Tensor]:
     return found
 
 
-def put(module: Any, path: str, tensor: torch.Tensor) -> None:
-    """Let a module hold another tensor."""
+def put(module: Any, path: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Let a module hold another tensor; return the one that it held."""
     table, name = _place(module, path)
+    before: torch.Tensor = table[name]
     table[name] = tensor
+    return before
 
 
 def after_call(module: Any, path: str, before: torch.Tensor) -> torch.Tensor:

@@ -183,7 +183,7 @@ def _trace(
         try:
             with interrupts.allowed():
                 for path, x in kept.items():
-                    put(module, path, x)
+                    recorder.constants.replace(path, put(module, path, x))
                 output = _forward(tracer, module, fake_args, fake_kwargs)
         except Exception as error:
             if tracer.needs_value:

@@ -241,8 +241,9 @@ class Tracer:
         tensors: list[torch.Tensor],
     ) -> Any:
         constants = self.recorder.constants
-        for target in self._targets(info, args, kwargs):
-            with self.recorder.locating():
+        with self.recorder.locating():
+            constants.check_read(tensors)
+            for target in self._targets(info, args, kwargs):
                 constants.before_write(target)
         output = operator(*args, **kwargs)
         if operator is torch.ops.aten.lift_fresh.default:
