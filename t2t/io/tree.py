@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 
 from t2t.errors import CheckpointError, ConversionError, ShapeError
-from t2t.torch_internals import pytree
+from t2t.torch_internals import FakeTensor, pytree
 
 __all__ = [
     "VALUES",
@@ -53,7 +53,9 @@ Structure = dict[str, Any]
 VALUES = (type(None), bool, int, float, str)
 """Types of the constants that a structure may hold."""
 
-_ATOMS = frozenset((*VALUES, torch.Tensor, torch.dtype, torch.device))
+_ATOMS = frozenset(
+    (*VALUES, torch.Tensor, torch.nn.Parameter, FakeTensor, torch.dtype, torch.device)
+)
 _INDEXED = ("tuple", "list", "namedtuple", "structseq")
 _SEQUENCES = (*_INDEXED, "registered")
 _MAPPINGS = ("dict", "OrderedDict", "dataclass", "mapping")
@@ -85,10 +87,12 @@ def map_tree(
     """
     cls = type(tree)
     # Most of all trees are these: arguments of functions.
-    if cls is tuple:
-        return tuple([map_tree(function, child, leaf) for child in tree])
-    if cls is list:
-        return [map_tree(function, child, leaf) for child in tree]
+    if cls is tuple or cls is list:
+        items = [
+            function(child) if type(child) in _ATOMS else map_tree(function, child, leaf)
+            for child in tree
+        ]
+        return items if cls is list else tuple(items)
     if cls is dict:
         return {key: map_tree(function, child, leaf) for key, child in tree.items()}
     node = _open(tree, leaf)

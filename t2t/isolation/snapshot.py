@@ -136,6 +136,8 @@ class Snapshot:
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             self._visit_tensor(value, path)
+        elif isinstance(value, torch.nn.Module):
+            self._visit_object(value, path)
         elif isinstance(value, dict | list | deque | set | bytearray):
             self._visit_container(value, path, _ITEM)
         elif isinstance(value, tuple):

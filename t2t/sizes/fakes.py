@@ -64,7 +64,9 @@ class StaticFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return super().dispatch(func, types, args, kwargs or {})
 
     def _known(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result where tensors of one shape, dtype and device make another like it."""
+        """Return a view, or what tensors of one shape, dtype and device make like themselves."""
+        if func is aten.cat.default:
+            return self._joined(*args, **kwargs)
         first = args[0] if args else None
         if not isinstance(first, FakeTensor) or first._has_symbolic_sizes_strides:
             return None
@@ -72,6 +74,9 @@ class StaticFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             plain = kwargs.keys() <= {"dtype", "pin_memory"} and not _is_dynamic(args)
             dtype = kwargs.get("dtype") or first.dtype
             return self._contiguous(args[1], dtype, first.fake_device) if plain else None
+        if func in _VIEWS:
+            plain = not (_is_dynamic((*args, *kwargs.values())) or first.is_complex())
+            return self._view(func, args, kwargs) if plain else None
         if not first.is_contiguous():
             return None
         if func is aten.empty_like.default:
@@ -86,6 +91,28 @@ class StaticFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return first
         computed = _dtype(func, self, args, kwargs)
         return self._contiguous(first.shape, computed, first.fake_device) if computed else None
+
+    def _joined(self, tensors: Sequence[Any], dim: int = 0) -> Any:
+        first = tensors[0] if tensors else None
+        if not isinstance(first, FakeTensor) or first._has_symbolic_sizes_strides:
+            return None
+        if not first.is_contiguous() or not -first.ndim <= dim < first.ndim:
+            return None
+        total, sizes = 0, list(first.shape)
+        for x in tensors:
+            if not _is_alike(first, x, among=dim % first.ndim):
+                return None
+            total += x.shape[dim]
+        sizes[dim] = total
+        return self._contiguous(sizes, first.dtype, first.fake_device)
+
+    def _view(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with in_kernel_invocation_manager(self):
+            made = func(*args, **kwargs)
+        device = args[0].fake_device
+        if isinstance(made, torch.Tensor):
+            return FakeTensor(self, made, device)
+        return [FakeTensor(self, x, device) for x in made]
 
     def _contiguous(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Any:
         with DisabledDispatch():
@@ -193,6 +220,27 @@ def _rule_of(operator: Any) -> Rule | None:
 
 
 _NUMBERS = (bool, int, float)
+_VIEWS = frozenset(
+    (
+        aten.alias.default,
+        aten.detach.default,
+        aten.diagonal.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.select.int,
+        aten.slice.Tensor,
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+        aten.transpose.int,
+        aten.unbind.int,
+        aten.unsqueeze.default,
+        aten.view.default,
+    )
+)
 
 
 @functools.cache
@@ -206,11 +254,21 @@ def _is_pointwise(func: Any) -> bool:
     return len(schema_of(func).returns) == 1 and not any(written[1:])
 
 
-def _is_alike(x: Any, other: Any) -> bool:
+def _is_alike(x: Any, other: Any, among: int | None = None) -> bool:
+    """Return whether two tensors differ in their data only, or in one size besides."""
     return (
         isinstance(other, FakeTensor)
+        and not other._has_symbolic_sizes_strides
         and other.dtype == x.dtype
-        and other.shape == x.shape
+        and (
+            other.shape == x.shape
+            if among is None
+            else other.ndim == x.ndim
+            and all(
+                a == b or i == among
+                for i, (a, b) in enumerate(zip(x.shape, other.shape, strict=True))
+            )
+        )
         and other.fake_device == x.fake_device
         and other.is_contiguous()
     )

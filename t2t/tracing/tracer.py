@@ -97,7 +97,7 @@ class Tracer:
         """Record a call of a patched function, or just make it where nothing traced goes in."""
         if not self.recorder.is_active():
             return original(*args, **kwargs)
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        tensors = _tensors((args, kwargs))
         if any(is_wrapped(x) for x in tensors):
             # torch.func takes its wrappers off before the function's own operators arrive.
             return original(*args, **kwargs)
@@ -126,7 +126,7 @@ class Tracer:
         kwargs: dict[str, Any],
         traced: list[torch.Tensor],
     ) -> Any:
-        self._check_kinds(name, (x for x in tree_leaves((args, kwargs)) if _is_tensor(x)))
+        self._check_kinds(name, _tensors((args, kwargs)))
         if kwargs.get("out") is not None:
             # What is written where, its operators say.
             return original(*args, **kwargs)
@@ -177,7 +177,7 @@ class Tracer:
         if self.recorder.is_paused or operator.namespace == "prim":
             return operator(*args, **kwargs)
         info = operator_info(operator)
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        tensors = _tensors((args, kwargs))
         if not any(self.recorder.is_traced(x) for x in tensors):
             random = draws_random(operator, args, kwargs)
             if not random and not has_symbol((args, tuple(kwargs.values()))):
@@ -323,8 +323,7 @@ class Tracer:
         if is_complex:
             call.problem = UnsupportedOperatorError(COMPLEX)
         output = self.recorder.run(operator, args, kwargs) if output is NotImplemented else output
-        results = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor)]
-        self._check_kinds(info.name, results)
+        self._check_kinds(info.name, _tensors(output))
         traced = [x for x in tensors if self.recorder.is_traced(x)]
         return self.recorder.register(call, operator, output, traced, [])
 
@@ -370,7 +369,7 @@ class Tracer:
         if outs:
             kwargs = {key: value for key, value in kwargs.items() if key not in outs}
         result = self.call_operator(info.functional, args, kwargs)
-        results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        results = _tensors(result)
         for target, new in zip(targets, results[-len(targets) :], strict=True):
             if not outs and not may_be_same(new.shape, target.shape):
                 raise RuntimeError(f"{info.name} gives another shape than its argument's")
@@ -430,7 +429,7 @@ class Tracer:
             args[position] if position < len(args) else kwargs.get(name)
             for position, name in zip(info.mutated_positions, info.mutated, strict=True)
         ]
-        return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+        return _tensors(found)
 
     def _decompose(self, info: OperatorInfo, formula: Formula, args: Any, kwargs: Any) -> Any:
         """Run the formula of an operator; its parts come back as operators."""
@@ -465,8 +464,7 @@ class Tracer:
         except Exception:  # noqa: BLE001  what has no rule in PyTorch cannot be compared
             return
         found, expected = (
-            [(x.dtype, tuple(x.shape)) for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-            for out in (result, wanted)
+            [(x.dtype, tuple(x.shape)) for x in _tensors(out)] for out in (result, wanted)
         )
         if found != expected:
             name = operator_info(operator).name
@@ -506,8 +504,11 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._tracer.call_outermost(func, args, kwargs or {})
 
 
-def _is_tensor(x: Any) -> bool:
-    return isinstance(x, torch.Tensor)
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in arguments or results."""
+    if isinstance(tree, torch.Tensor):  # as most results are; a walk over trees takes its time
+        return [tree]
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 _MAKES_COMPLEX = (
