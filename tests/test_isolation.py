@@ -1,13 +1,17 @@
 """The module, torch and Python are left as they were: after a conversion, an error, or Ctrl-C."""
 
+import array
 import contextlib
+import contextvars
 import functools
 import gc
+import itertools
 import math
 import random
 import signal
 import sys
 import threading
+import weakref
 from collections import OrderedDict, deque
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +25,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import t2t
-from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
+from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
 from t2t.isolation import preserved
 from t2t.lowering import to_network
 from t2t.reference import capture
@@ -250,6 +254,47 @@ def default_counter(x, calls=[]):  # noqa: B006  the fault that is looked for
     return x * len(calls)
 
 
+class Steps(nn.Module):
+    """Multiplies by what the next step of something gives."""
+
+    def __init__(self, source, step):
+        super().__init__()
+        self.source, self.step = source, step
+
+    def forward(self, x):
+        return x * self.step(self.source)
+
+
+def numbers():
+    value = 1
+    while True:
+        yield value
+        value += 1
+
+
+def counted(mapping):
+    mapping[torch] = mapping.get(torch, 0) + 1
+    return mapping[torch]
+
+
+def in_thread(local):
+    local.count = getattr(local, "count", 0) + 1
+    return local.count
+
+
+def filled(numbers):
+    numbers[0] += 1
+    return numbers[0]
+
+
+LEVEL = contextvars.ContextVar("LEVEL", default=0)
+
+
+def deeper(variable):
+    variable.set(variable.get() + 1)
+    return variable.get()
+
+
 STATE = {
     "'y'": Assigns,
     r"info\['calls'\]\['n'\]": CountsInDict,
@@ -275,6 +320,45 @@ def test_state_is_refused_by_its_name(name: str) -> None:
         to_network(module, [X])
     assert described(module) == before
     assert (CALLS, CACHE, CountsInClass.count) == (0, {"calls": 0}, 0)
+
+
+# What Python keeps where no attribute shows it: how it begins, a step, and the name in the error.
+HIDDEN = {
+    "count": (lambda: itertools.count(1), next, "source"),
+    "generator": (numbers, next, "source"),
+    "list-iterator": (lambda: iter(range(1, 9)), next, "source"),
+    "enumerate": (lambda: enumerate(range(9)), lambda x: 1.0 + next(x)[0], "source"),
+    "random": (lambda: random.Random(1), lambda x: x.random(), "source"),
+    "numpy-state": (lambda: np.random.RandomState(1), lambda x: float(x.rand()), "source"),
+    "numpy-generator": (lambda: np.random.default_rng(1), lambda x: float(x.random()), "source"),
+    "weak-keys": (weakref.WeakKeyDictionary, counted, "source"),
+    "thread-local": (threading.local, in_thread, "source.count"),
+    "array": (lambda: array.array("i", [0]), filled, "source"),
+    "context": (lambda: LEVEL, deeper, "the context variable LEVEL"),
+    "python-random": (int, lambda _: random.random(), "the random numbers of Python"),
+    "numpy-random": (int, lambda _: float(np.random.rand()), "the random numbers of numpy"),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_state_that_no_attribute_shows_is_refused(name: str) -> None:
+    make, step, where = HIDDEN[name]
+    with pytest.raises(StateError, match=rf"keeps state .*'{where}"):
+        to_network(Steps(make(), step), [X])
+    assert LEVEL.get() == 0
+
+
+def test_random_numbers_that_decide_nothing_convert() -> None:
+    """As layer drop, which draws a number in evaluation, too."""
+
+    def layer(x):
+        return x + 1 if random.random() >= 0.0 else x
+
+    random.seed(3)
+    expected = random.random()
+    random.seed(3)
+    assert_converts(layer, X)
+    assert random.random() == expected
 
 
 def test_a_buffer_that_counts_in_place_is_kept_and_left() -> None:

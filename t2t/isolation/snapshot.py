@@ -8,14 +8,19 @@ may show afterwards.
 
 from __future__ import annotations
 
+import array
 import builtins
 import contextlib
+import contextvars
 import dis
 import functools
 import operator
 import random
 import sys
+import threading
 import types
+import warnings
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -57,6 +62,14 @@ _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 # `package.module.NAME`: how far names are followed through Python modules.
 _DEEPEST = 2
 _EMPTY = frozenset((dict, OrderedDict, list, set))
+
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+_ITERATORS = ("builtins", "itertools")
+# Read, put back and called: what functions draw random numbers from.
+_RANDOM = (
+    (random.getstate, random.setstate, "the random numbers of Python"),
+    (np.random.get_state, np.random.set_state, "the random numbers of numpy"),
+)
 
 _LRU = type(functools.lru_cache(lambda: None))
 
@@ -119,11 +132,15 @@ class Snapshot:
         self._slots: list[tuple[Any, str, Any, _Path]] = []
         self._tensors: list[tuple[torch.Tensor, torch.Tensor, int, bool, Any, _Path]] = []
         self._caches: list[tuple[Any, int, _Path]] = []
-        self._generators: list[tuple[Callable[[Any], Any], Any]] = []
+        # What keeps its state out of sight: how to read it and to put it back, and what it was.
+        self._opaque: list[tuple[Callable[[], Any], Callable[[Any], Any] | None, Any, _Path]] = []
+        self._context = contextvars.copy_context()
         self._pending: list[tuple[Any, _Path]] = [(root, _ROOT)]
         with without_modes():
             for hooks in _GLOBAL_HOOKS:
                 self._visit(hooks, (None, "{}", "torch.nn.modules.module"))
+            for read, put, name in _RANDOM:
+                self._opaque.append((read, put, read(), (None, "{1}", name)))
             while self._pending:
                 self._visit(*self._pending.pop())
 
@@ -138,7 +155,7 @@ class Snapshot:
             self._visit_tensor(value, path)
         elif isinstance(value, torch.nn.Module):
             self._visit_object(value, path)
-        elif isinstance(value, dict | list | deque | set | bytearray):
+        elif isinstance(value, dict | list | deque | set | bytearray | array.array):
             self._visit_container(value, path, _ITEM)
         elif isinstance(value, tuple):
             self._pending += [(x, (path, _ITEM, i)) for i, x in enumerate(value)]
@@ -156,7 +173,11 @@ class Snapshot:
             self._pending += [(value.__func__, path), (value.__self__, path)]
         elif kind is functools.partial:
             self._pending += [(x, path) for x in (value.func, value.args, value.keywords)]
-        elif not self._visit_generator(value):
+        elif isinstance(value, _WEAK):
+            self._visit_container(vars(value)["data"], path, "{}")
+        elif isinstance(value, threading.local):
+            self._visit_attributes(value, path)
+        elif not self._visit_opaque(value, path):
             self._visit_object(value, path)
 
     def _visit_container(self, container: Any, path: _Path, form: str) -> None:
@@ -169,7 +190,8 @@ class Snapshot:
             copy = list(container)
             items = enumerate(copy)
         else:
-            copy, items = type(container)(container), ()
+            is_array = isinstance(container, array.array)
+            copy, items = container[:] if is_array else type(container)(container), ()
         self._containers.append((container, copy, path, form))
         for key, item in items:
             kind = type(item)
@@ -271,16 +293,24 @@ class Snapshot:
             self._names[key] = (namespace, home, value)
             self._pending.append((value, (None, "{1}", f"{home}.{name}")))
 
-    def _visit_generator(self, value: Any) -> bool:
+    def _visit_opaque(self, value: Any, path: _Path) -> bool:
+        """Note what keeps its state out of sight: random number generators, and iterators."""
+        read: Callable[[], Any]
+        put: Callable[[Any], Any] | None
         if isinstance(value, random.Random):
-            self._generators.append((value.setstate, value.getstate()))
-        elif isinstance(value, torch.Generator):
-            self._generators.append((value.set_state, value.get_state()))
+            read, put = value.getstate, value.setstate
+        elif isinstance(value, torch.Generator | np.random.RandomState):
+            read, put = value.get_state, value.set_state
         elif isinstance(value, np.random.Generator):
             bits = value.bit_generator
-            self._generators.append((functools.partial(setattr, bits, "state"), bits.state))
+            read = functools.partial(getattr, bits, "state")
+            put = functools.partial(setattr, bits, "state")
+        elif isinstance(value, Iterator) and type(value).__module__ in _ITERATORS:
+            # It cannot be put back.
+            read, put = functools.partial(_position, value), None
         else:
             return False
+        self._opaque.append((read, put, read(), path))
         return True
 
     # -- comparing and putting back --------------------------------------------------------------
@@ -320,8 +350,21 @@ class Snapshot:
                 if cached.cache_info().misses != misses:
                     found.append(Change(f"the cache of {_render(path)}()", MISSING, cached))
                     cached.cache_clear()
-            for put, state in self._generators:
-                put(state)
+            for read, put, state, path in self._opaque:
+                now = read()
+                if not _is_equal_state(state, now):
+                    found.append(Change(_render(path), state, now))
+                    if put is not None:
+                        put(state)
+            for variable, now in contextvars.copy_context().items():
+                old = self._context.get(variable, MISSING)
+                if old is MISSING:
+                    with contextlib.suppress(LookupError):
+                        old = contextvars.Context().run(variable.get)
+                if not _is_equal(old, now):
+                    found.append(Change(f"the context variable {variable.name}", old, now))
+                    if old is not MISSING:
+                        variable.set(old)
         return found
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -336,6 +379,39 @@ class Snapshot:
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors that were met and have memory of their own."""
         return [tensor for tensor, *_ in self._tensors]
+
+
+def _position(iterator: Any) -> Any:
+    """Return how far an iterator of Python's own has come, as far as it tells."""
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        return None if frame is None else (frame.f_lasti, dict(frame.f_locals))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parts = iterator.__reduce__()
+    except TypeError:
+        return None
+    return _positions(parts)
+
+
+def _positions(parts: Any) -> Any:
+    if isinstance(parts, tuple):
+        return tuple(map(_positions, parts))
+    return _position(parts) if isinstance(parts, Iterator) else parts
+
+
+def _is_equal_state(a: Any, b: Any) -> bool:
+    """Return whether two states of a generator or an iterator are the same."""
+    if isinstance(a, torch.Tensor):
+        return bool(torch.equal(a, b))
+    if isinstance(a, np.ndarray):
+        return bool(np.array_equal(a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_is_equal_state(a[name], b[name]) for name in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_is_equal_state, a, b))
+    return _is_equal(a, b)
 
 
 def _render(path: _Path) -> str:
@@ -414,7 +490,7 @@ def _is_same(container: Any, copy: Any) -> bool:
     if isinstance(container, dict):
         pairs = (container, copy), (dict.values(container), copy.values())
         return all(all(map(operator.is_, a, b)) for a, b in pairs)
-    if isinstance(container, set | bytearray):
+    if isinstance(container, set | bytearray | array.array):
         return bool(container == copy)
     return all(map(operator.is_, container, copy))
 

@@ -52,6 +52,10 @@ ONE = (
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
+    "unsupported device typemeta": (
+        "the model lets a tensor of its own have the data of one that depends on its input "
+        "(x.data = y, x.set_(y)); use x.copy_(y), or assign another tensor"
+    ),
     **LIMITS,
     "There was no rule registered for HOP": (
         "an operator that takes functions, as torch.cond and flex_attention, which this PyTorch "
@@ -62,6 +66,11 @@ _LIMITS = {
         "them static, or use other functions"
     ),
 }
+
+MEMORY = (
+    "the model gives the memory of a tensor that depends on its input to numpy or other code, "
+    "which a network cannot contain; use torch functions"
+)
 
 _SEED = 0x5EED_1234_5678
 
@@ -291,8 +300,8 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         else {}
     )
     patch(stack, torch.nn.Module, "__call__", functools.partial(_scoped, tracer.recorder, paths))
-    for name in ("numpy", "__array__", "__dlpack__"):
-        patch(stack, torch.Tensor, name, functools.partial(_refuse_numpy, tracer.recorder))
+    for name in ("numpy", "__array__", "__dlpack__", "data_ptr"):
+        patch(stack, torch.Tensor, name, functools.partial(_refuse_memory, tracer.recorder))
     for owner, name in ((torch, "frombuffer"), (torch, "from_dlpack"), (dlpack, "from_dlpack")):
         patch(stack, owner, name, functools.partial(_note_made, tracer.recorder))
     for name in ("manual_seed", "seed", "set_rng_state"):
@@ -366,16 +375,13 @@ def _not_compiled(recorder: Recorder, original: Any) -> Any:
     return compile
 
 
-def _refuse_numpy(recorder: Recorder, original: Any) -> Any:
+def _refuse_memory(recorder: Recorder, original: Any) -> Any:
+    """These hand a tensor's memory to code that a trace does not see."""
+
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if recorder.is_active() and recorder.is_traced(self):
-            raise recorder.located(
-                UnsupportedOperatorError(
-                    "the model gives a tensor that depends on its input to numpy, which a network "
-                    "cannot contain; use torch functions"
-                )
-            )
+            raise recorder.located(UnsupportedOperatorError(MEMORY))
         if recorder.is_active():
             # Whoever has the memory may write to it.
             recorder.constants.before_write(self)
