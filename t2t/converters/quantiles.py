@@ -1,4 +1,4 @@
-"""Quantiles and the median without NaN: of sorted elements, those at computed ranks.
+"""Quantiles: of sorted elements, those at computed ranks.
 
 Which ranks these are depends on how many elements are numbers. All answers are computed when the
 network is made, exactly, as tables that the network reads by this count.
@@ -19,7 +19,7 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.sizes import static_size
 
-__all__ = ["nanmedian", "nanmedian_dim", "nanquantile", "quantile"]
+__all__ = ["nanquantile", "quantile"]
 
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -68,7 +68,7 @@ def quantile(
 ) -> NetworkTensor:
     """Convert to the quantiles ``q`` (constants) along a dimension, or of all; NaN gives NaN."""
     del keepdim  # torch's output has the shape
-    return _Rows(net, input, dim).quantiles(q, interpolation, lenient=False)
+    return _Rows(net, input, dim).quantiles(q, interpolation, skip_nan=False)
 
 
 @converter(
@@ -88,24 +88,7 @@ def nanquantile(
 ) -> NetworkTensor:
     """Convert to the quantiles ``q`` (constants) of the elements that are numbers."""
     del keepdim  # torch's output has the shape
-    return _Rows(net, input, dim).quantiles(q, interpolation, lenient=True)
-
-
-@converter("aten::nanmedian.default", precision="sensitive")
-def nanmedian(net: Network, self: torch.Tensor) -> NetworkTensor:
-    """Convert to the median of all numbers, the lower one of two."""
-    return net.reshape(_Rows(net, self, None).median()[0], ())
-
-
-@converter("aten::nanmedian.dim", precision="sensitive")
-def nanmedian_dim(
-    net: Network, self: torch.Tensor, dim: int, keepdim: bool = False
-) -> tuple[NetworkTensor, NetworkTensor]:
-    """Convert to the median of the numbers along a dimension, and its index."""
-    del keepdim  # torch's output has the shape
-    value, index = _Rows(net, self, dim).median()
-    shape = net.output[0].shape
-    return net.reshape(value, shape), net.reshape(net.cast(index, torch.int64), shape)
+    return _Rows(net, input, dim).quantiles(q, interpolation, skip_nan=True)
 
 
 def _ranks(q: float, size: int) -> torch.Tensor:
@@ -131,7 +114,7 @@ class _Rows:
 
     def __init__(self, net: Network, input: torch.Tensor, dim: int | None) -> None:
         self.net = net
-        self.dtype = input.dtype if input.is_floating_point() else torch.int64
+        self.dtype = input.dtype
         x = net.tensor(input, self.dtype)
         if dim is None or input.ndim == 0:
             self.size = static_number("number of elements", math.prod(input.shape))
@@ -144,15 +127,13 @@ class _Rows:
                 f"{self.size} elements: TensorRT's ITopKLayer sorts at most {MAX_K}"
             )
         x = net.reshape(x, [math.prod(input.shape) // self.size, self.size])
-        self.counts: NetworkTensor | None = None
-        if input.is_floating_point():
-            missing = net.add_unary(x, "ISNAN")
-            numbers = net.cast(net.add_unary(missing, "NOT"), torch.int32)
-            self.counts = net.add_reduce(numbers, "SUM", 1, keep_dims=True)
-            x = choose(net, missing, math.inf, x, self.dtype)
-        self.sorted, self.indices = net.add_topk(x, "MIN", self.size, 1)
+        missing = net.add_unary(x, "ISNAN")
+        numbers = net.cast(net.add_unary(missing, "NOT"), torch.int32)
+        self.counts = net.add_reduce(numbers, "SUM", 1, keep_dims=True)
+        x = choose(net, missing, math.inf, x, self.dtype)
+        self.sorted, _ = net.add_topk(x, "MIN", self.size, 1)
 
-    def quantiles(self, q: Any, interpolation: str, lenient: bool) -> NetworkTensor:
+    def quantiles(self, q: Any, interpolation: str, skip_nan: bool) -> NetworkTensor:
         """Return quantiles in the shape and dtype of the operation's output."""
         net, dtype = self.net, self.dtype
         if net.is_traced(q):
@@ -162,8 +143,7 @@ class _Rows:
             raise UnsupportedArgumentError(f"q={q}: quantiles lie between 0 and 1")
         results = [self._quantile(float(number), interpolation) for number in wanted]
         joined = results[0] if len(results) == 1 else net.add_concatenation(results, 1)
-        enough = 1 if lenient else self.size
-        assert self.counts is not None
+        enough = 1 if skip_nan else self.size
         few = net.add_elementwise(self.counts, enough, "LESS", dtype=torch.int32)
         joined = choose(net, few, math.nan, joined, dtype)
         return net.reshape(net.transpose(joined, [1, 0]), net.output.shape)
@@ -173,10 +153,10 @@ class _Rows:
         ranks = _ranks(q, self.size)
         chosen = {"lower": ranks.floor(), "higher": ranks.ceil(), "nearest": ranks.round()}
         if interpolation in chosen:
-            return self._at(self.sorted, chosen[interpolation])
-        low, high = (self._at(self.sorted, r) for r in (ranks.floor(), ranks.ceil()))
+            return self._at(chosen[interpolation])
+        low, high = (self._at(r) for r in (ranks.floor(), ranks.ceil()))
         parts = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks.frac()
-        weight = net.add_gather(parts.to(dtype), self._counts(), 0)
+        weight = net.add_gather(parts.to(dtype), self.counts, 0)
         # As torch.lerp: from the nearer end, so that it is met exactly.
         span = net.add_elementwise(high, low, "SUB")
         rest = net.add_elementwise(1.0, weight, "SUB", dtype=dtype)
@@ -185,24 +165,7 @@ class _Rows:
         near = net.add_elementwise(weight, 0.5, "LESS", dtype=dtype)
         return net.add_select(near, up, down)
 
-    def median(self) -> tuple[NetworkTensor, NetworkTensor]:
-        """Return the lower median of each row's numbers, and its index."""
-        net = self.net
-        ranks = ((torch.arange(self.size + 1) - 1) // 2).clamp(min=0)
-        value, index = self._at(self.sorted, ranks), self._at(self.indices, ranks)
-        if self.counts is not None:
-            none = net.add_elementwise(self.counts, 0, "EQUAL", dtype=torch.int32)
-            value = choose(net, none, math.nan, value, self.dtype)
-        return value, index
-
-    def _counts(self) -> NetworkTensor:
-        assert self.counts is not None
-        return self.counts
-
-    def _at(self, x: NetworkTensor, ranks: torch.Tensor) -> NetworkTensor:
+    def _at(self, ranks: torch.Tensor) -> NetworkTensor:
         """Read each row at the rank that stands in a table at the row's count of numbers."""
-        net = self.net
-        if self.counts is None:
-            return net.narrow(x, 1, int(ranks[-1]), 1)
-        index = net.add_gather(ranks.to(torch.int32), self.counts, 0)
-        return net.add_gather(x, index, 1, mode="ELEMENT")
+        index = self.net.add_gather(ranks.to(torch.int32), self.counts, 0)
+        return self.net.add_gather(self.sorted, index, 1, mode="ELEMENT")

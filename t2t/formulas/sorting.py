@@ -11,7 +11,7 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.registry import formula
 from t2t.sizes import largest
 
-__all__ = ["kthvalue", "median", "median_dim", "sort", "topk"]
+__all__ = ["kthvalue", "median", "median_dim", "nanmedian", "nanmedian_dim", "sort", "topk"]
 
 MAX_PAIRS = 1 << 27
 """Most comparisons of elements of one dimension with each other."""
@@ -89,6 +89,26 @@ def median_dim(
 def median(self: torch.Tensor) -> torch.Tensor:
     """Return the middle one of all sorted elements."""
     return median_dim(self.reshape(-1), 0)[0]
+
+
+@formula("aten::nanmedian.dim")
+def nanmedian_dim(
+    self: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the middle one of the sorted elements that are numbers; NaN stands behind them."""
+    if self.ndim == 0 or not self.is_floating_point():
+        return median_dim(self, dim, keepdim)
+    values, indices = torch.sort(self, dim)
+    numbers = (~self.isnan()).sum(dim, keepdim=True)
+    middle = ((numbers - 1) // 2).clamp(min=0)
+    value, index = values.gather(dim, middle), indices.gather(dim, middle)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
+
+
+@formula("aten::nanmedian.default")
+def nanmedian(self: torch.Tensor) -> torch.Tensor:
+    """Return the middle one of all numbers."""
+    return nanmedian_dim(self.reshape(-1), 0)[0]
 
 
 def _at(x: torch.Tensor, dim: int, index: Any, keepdim: bool) -> torch.Tensor:
