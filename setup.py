@@ -11,6 +11,8 @@ VISION = ["torchvision>=0.23", "pillow"]
 CHECKS = ["pytest>=8", "pytest-xdist", "hypothesis", "mypy", "ruff"]
 # Its handwritten digits come with the package: a task that a network learns in seconds.
 LEARNING = ["scikit-learn"]
+# Models that these have quantized convert as they come.
+QUANTIZERS = ["nvidia-modelopt>=0.40", "torchao>=0.14"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
 ONNX = ["onnx", "onnxscript"]
 # Triton's own protobuf reads what `t2t triton` writes.
@@ -77,7 +79,7 @@ setup(
         "tensorrt": ["tensorrt>=10.7"],
         "onnx": ["onnx"],  # t2t.from_onnx
         "vision": VISION,
-        "test": [*CHECKS, *LEARNING, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
+        "test": [*CHECKS, *LEARNING, *QUANTIZERS, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
         "sweep": SWEEP,
     },
 )

@@ -14,6 +14,7 @@ import torch
 
 from t2t import backend
 from t2t.building import create_builder
+from t2t.converters import import_for_packages
 from t2t.errors import (
     ConversionError,
     OptionError,
@@ -56,7 +57,6 @@ __all__ = [
 ]
 
 # Fills the registry.
-importlib.import_module("t2t.converters")
 importlib.import_module("t2t.formulas")
 
 
@@ -158,6 +158,7 @@ def trace_module(
     ``data_sizes``, sizes may depend on the data, which no network can have but a partition.
     """
     check_module(module)
+    import_for_packages()
     # First, so that a missing TensorRT is said at once.
     builder = create_builder()
     example = Example.of(module, inputs, kwargs, input_names, **shapes)

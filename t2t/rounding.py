@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-__all__ = ["LARGEST", "Bits", "Rounding", "spread"]
+from t2t.torch_internals import DisabledDispatch, FakeTensor
+
+__all__ = ["LARGEST", "Bits", "Rounding", "Steps", "modelopt_steps", "spread"]
 
 Bits = Literal["int8", "fp8", "int4"]
 
@@ -85,3 +87,55 @@ def spread(scale: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
     if axis is None:
         return scale.reshape(())
     return scale.reshape([-1 if dim == axis % rank else 1 for dim in range(rank)])
+
+
+class Steps(NamedTuple):
+    """By what a tensor was rounded: it holds whole multiples of the scale.
+
+    Attributes:
+        scale: one number, or one for each index of ``axis``.
+        axis: the dimension of the scales; None for one scale.
+        dtype: what the multiples fit into, int8 or float8_e4m3fn.
+    """
+
+    scale: torch.Tensor
+    axis: int | None
+    dtype: torch.dtype = torch.int8
+
+
+# The least range that ModelOpt does not take for nothing.
+_LEAST_AMAX = 2.0**-24
+
+
+def modelopt_steps(
+    x: torch.Tensor,
+    amax: Any,
+    num_bits: int = 8,
+    unsigned: bool = False,
+    narrow_range: bool = True,
+    exponent_bits: int = 0,
+) -> Steps | None:
+    """Return by what a quantizer of NVIDIA's ModelOpt rounds; None where no layer of TensorRT does.
+
+    Args:
+        x: what is rounded.
+        amax: the largest value, one for all of ``x`` or for each index of one dimension.
+        num_bits: of the type.
+        unsigned: whether it has no negative numbers.
+        narrow_range: whether -128 is left out.
+        exponent_bits: 4 of float8, 0 of integers.
+    """
+    whole = exponent_bits == 0 and not unsigned and not narrow_range
+    constant = isinstance(amax, torch.Tensor) and not isinstance(amax, FakeTensor)
+    if num_bits != 8 or not (whole or exponent_bits == 4) or not constant:
+        return None
+    many = [dim for dim, size in enumerate(amax.shape) if size != 1]
+    if len(many) > 1 or (many and amax.dim() != x.dim()):
+        return None
+    with DisabledDispatch():  # in a trace, too, these are numbers
+        largest = amax.detach().cpu().float()
+        if not bool((largest > _LEAST_AMAX).all() and largest.isfinite().all()):
+            return None
+        scale = (largest / (127.0 if whole else 448.0)).reshape(-1 if many else ())
+    dtype = torch.int8 if whole else torch.float8_e4m3fn
+    return Steps(scale, many[0] if many else None, dtype)

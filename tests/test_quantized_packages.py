@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -54,19 +53,69 @@ def test_weights_that_wrap_others_are_refused():
     assert t2t.verify(linear, t2t.convert(linear, [X]), [X]).ok
 
 
+CAPABILITIES = ["8.9", "12.0"]
+
+
+def assert_equals(net: nn.Module, converted: nn.Module, tolerance: float = 1e-5) -> None:
+    for x in (X, X.flip(0) * 2):
+        with torch.no_grad():
+            wanted, got = net(x), converted(x)
+        assert float((got - wanted).norm() / wanted.norm()) < tolerance
+
+
+def data_types(converted: Any) -> set[str]:
+    """Return the types of the constants that the network's dequantize layers read."""
+    layers = converted.program.layers
+    constants = {layer.outputs[0]: layer.types[0] for layer in layers if layer.kind == "CONSTANT"}
+    read = {layer.inputs[0] for layer in layers if layer.kind == "DEQUANTIZE"}
+    return {constants[name] for name in read if name in constants}
+
+
 @pytest.mark.parametrize(
-    "config",
-    ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig",
-     "IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig"],
-)  # fmt: skip
-def test_torchao_is_refused_by_name(config):
+    ("config", "options", "stored"),
+    [
+        ("Int8WeightOnlyConfig", {}, {"INT8"}),
+        ("Float8WeightOnlyConfig", {}, {"FP8"}),
+        ("IntxWeightOnlyConfig", {}, {"INT8"}),
+        ("IntxWeightOnlyConfig", {"weight_dtype": torch.int4}, {"INT8"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_torchao_weights(config: str, options: Any, stored: set[str]) -> None:
+    ao = pytest.importorskip("torchao.quantization")
+    net = model()
+    ao.quantize_(net, getattr(ao, config)(**options))
+    weights = [type(x) for x in net.parameters()]
+    converted = t2t.convert(net, [X], compute_capabilities=CAPABILITIES)
+    assert_equals(net, converted)
+    assert data_types(converted) == stored
+    assert [type(x) for x in net.parameters()] == weights
+    # Float weights give other numbers.
+    assert not torch.allclose(model()(X), net(X), rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchao_weights_in_half() -> None:
+    ao = pytest.importorskip("torchao.quantization")
+    net = model().bfloat16()
+    ao.quantize_(net, ao.Int8WeightOnlyConfig())
+    x = X.bfloat16()
+    converted = t2t.convert(net, [x])
+    with torch.no_grad():
+        wanted, got = net(x).float(), converted(x).float()
+    assert float((got - wanted).norm() / wanted.norm()) < 1e-2
+
+
+@pytest.mark.parametrize(
+    "config", ["Int8DynamicActivationInt8WeightConfig", "Int8DynamicActivationIntxWeightConfig"]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_torchao_that_rounds_activations_is_refused_by_name(config: str) -> None:
     ao = pytest.importorskip("torchao.quantization")
     net = model()
     ao.quantize_(net, getattr(ao, config)())
-    before = copy.deepcopy(net.state_dict())
     with pytest.raises(UnsupportedOperatorError, match=r"linear: a torchao\..*dequantize\(\)"):
         t2t.convert(net, [X])
-    assert list(net.state_dict()) == list(before)
     # What the text says to do works.
     for part in net:
         if isinstance(part, nn.Linear):
@@ -75,28 +124,47 @@ def test_torchao_is_refused_by_name(config):
 
 
 MODELOPT = {
-    "INT8_DEFAULT_CFG": "",
-    "INT8_SMOOTHQUANT_CFG": "",
-    "INT4_BLOCKWISE_WEIGHT_ONLY_CFG": "",
-    "FP8_DEFAULT_CFG": r"tensorrt::quantize_op: this operator has no converter",
-    "W4A8_AWQ_BETA_CFG": r"tensorrt::quantize_op: this operator has no converter",
+    "INT8_DEFAULT_CFG": {"INT8"},
+    "INT8_SMOOTHQUANT_CFG": {"INT8"},
+    "FP8_DEFAULT_CFG": {"FP8"},
+    "W4A8_AWQ_BETA_CFG": {"FP8"},
+    "INT4_BLOCKWISE_WEIGHT_ONLY_CFG": set(),  # its blocks have no layer: float constants
 }
 
 
 @pytest.mark.parametrize("config", MODELOPT)
 @pytest.mark.filterwarnings("ignore")
-def test_modelopt(config):
+def test_modelopt(config: str) -> None:
+    """Activations and weights are rounded by layers, which have ModelOpt's own scales."""
     mtq: Any = pytest.importorskip("modelopt.torch.quantization")
     net = mtq.quantize(model(), getattr(mtq, config), lambda net: net(X)).eval()
-    if MODELOPT[config]:
-        with pytest.raises(UnsupportedOperatorError, match=MODELOPT[config]):
-            t2t.convert(net, [X])
-        return
-    converted = t2t.convert(net, [X])
-    for x in (X, X.flip(0) * 2):
-        with torch.no_grad():
-            wanted, got = net(x), converted(x)
-        assert float((got - wanted).norm() / wanted.norm()) < 1e-5
+    converted = t2t.convert(net, [X], compute_capabilities=CAPABILITIES)
+    assert_equals(net, converted)
+    assert data_types(converted) == MODELOPT[config]
+    kinds = [layer.kind for layer in converted.program.layers]
+    rounded = 0 if "WEIGHT_ONLY" in config else 3  # the inputs of a convolution and two products
+    assert kinds.count("QUANTIZE") == rounded
     # The quantizers have changed something: float weights give other numbers.
     with torch.no_grad():
         assert not math.isclose(float((model()(X) - net(X)).norm()), 0.0, abs_tol=1e-3)
+
+
+@pytest.mark.parametrize("change", ["nothing", "narrow", "dynamic"])
+@pytest.mark.filterwarnings("ignore")
+def test_modelopt_ranges_that_no_layer_has(change: str) -> None:
+    """A range of nothing and one without -128 are plain arithmetic; one of the input is refused."""
+    mtq: Any = pytest.importorskip("modelopt.torch.quantization")
+    net: Any = mtq.quantize(model(), mtq.INT8_DEFAULT_CFG, lambda net: net(X)).eval()
+    quantizer = net[0].input_quantizer
+    if change == "dynamic":
+        del quantizer._amax
+        with pytest.raises(UnsupportedOperatorError, match="needs the value of a tensor"):
+            t2t.convert(net, [X])
+        return
+    if change == "nothing":
+        quantizer._amax.zero_()
+    else:
+        quantizer._narrow_range = True
+    converted = t2t.convert(net, [X])
+    assert_equals(net, converted)
+    assert [layer.kind for layer in converted.program.layers].count("QUANTIZE") == 2

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from t2t.errors import StateError, UnsupportedOperatorError
 from t2t.isolation import Change, SavedMemory, storage_key
 from t2t.precision import Cast, Kind, Operand, after_cast, promoted
+from t2t.rounding import Steps
 from t2t.torch_internals import (
     DisabledDispatch,
     FakeTensor,
@@ -23,7 +24,7 @@ from t2t.torch_internals import (
 )
 from t2t.tracing.graph import Location, Value, tree_leaves
 from t2t.tracing.memory import View
-from t2t.tracing.observers import Steps, steps_of
+from t2t.tracing.observers import plain_weight, steps_of
 
 __all__ = ["Constants"]
 
@@ -78,6 +79,7 @@ class Constants:
         self._kinds: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._casts: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._steps: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._plain: dict[int, torch.Tensor] = {}
 
     def replace(self, path: str, tensor: torch.Tensor) -> None:
         """Note that state of the network stands for what the module keeps in a tensor."""
@@ -218,13 +220,34 @@ class Constants:
     def _steps_of(self, tensor: torch.Tensor) -> Steps | None:
         return self._steps[tensor] if tensor in self._steps else None  # noqa: SIM401  untyped
 
-    def note_steps(self, outputs: object, operator: OpOverload, args: Any, kwargs: Any) -> None:
-        """Remember by what an operator has rounded a constant, as a quantized model's weights."""
+    def note_steps(
+        self, outputs: object, operator: OpOverload | str, args: Any, kwargs: Any
+    ) -> None:
+        """Remember by what a call has rounded a constant, as a quantized model's weights."""
         known = self._steps_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
         steps = steps_of(operator, args, kwargs, known)
         first = next(iter(tree_leaves(outputs)), None)
         if steps is not None and isinstance(first, torch.Tensor):
             self._steps[first] = steps
+
+    def plain_weight(
+        self,
+        weight: torch.Tensor,
+        linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Return the numbers of a weight that is made of other tensors, or the weight itself."""
+        if id(weight) not in self._plain:
+            found = plain_weight(weight, linear)
+            if found is None:
+                return weight
+            plain, steps = found
+            self._kept.append(weight)
+            self._plain[id(weight)] = plain
+            self._made.add(storage_key(plain))
+            self._kinds[plain] = Kind.WEIGHT
+            if steps is not None:
+                self._steps[plain] = steps
+        return self._plain[id(weight)]
 
     def cast(self, tensor: torch.Tensor, cast: Cast) -> torch.Tensor:
         """Return an alias of a real tensor that stands for it after a cast to float32."""

@@ -18,9 +18,9 @@ from t2t.io import tree as walker
 from t2t.isolation import Change
 from t2t.precision import Cast, Kind
 from t2t.registry import Converter, Precision
+from t2t.rounding import Steps
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
-from t2t.tracing.observers import Steps
 
 __all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
 

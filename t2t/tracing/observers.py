@@ -1,16 +1,22 @@
-"""Models that torch.ao.quantization prepared: what they round by, and what still observes."""
+"""Models that come quantized: what they round by, and what still observes."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.torch_internals import OpOverload, schema_of
+from t2t.rounding import Steps, modelopt_steps
+from t2t.torch_internals import (
+    OpOverload,
+    is_traceable_wrapper_subclass,
+    schema_of,
+)
 
-__all__ = ["FUSED", "Steps", "observer_problem", "steps_of", "without_observer"]
+__all__ = ["FUSED", "observer_problem", "plain_weight", "steps_of", "without_observer"]
 
 aten = torch.ops.aten
 
@@ -23,18 +29,6 @@ _OBSERVES = (
     "before the conversion; a model that has observers and no fake quantization is converted as it "
     "was before prepare(), with int8=True"
 )
-
-
-class Steps(NamedTuple):
-    """By what a tensor was rounded: it holds whole multiples of the scale.
-
-    Attributes:
-        scale: one number, or one for each index of ``axis``.
-        axis: the dimension of the scales; None for one scale.
-    """
-
-    scale: torch.Tensor
-    axis: int | None
 
 
 def observer_problem(module: Any) -> str:
@@ -86,17 +80,71 @@ _ROUNDING = (
 _DEQUANTIZE = ("dequantize_per_tensor", "dequantize_per_channel")
 
 
-def steps_of(
-    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], known: Steps | None
-) -> Steps | None:
-    """Return by what an operator has rounded a constant, if it is one that rounds.
+# What torchao's weights that also round activations say of it.
+_ROUNDS_ACTIVATIONS = ("act_quant_kwargs", "activation_quantization", "act_pre_scale")
+
+
+def plain_weight(
+    weight: torch.Tensor, linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, Steps | None] | None:
+    """Return the numbers that a weight of torchao's stands for, and by what they were rounded.
+
+    None where a linear layer does not compute with these alone, which is tried: some round the
+    activations, too.
 
     Args:
-        operator: an operator that ran on constants.
+        weight: a tensor that is made of others.
+        linear: computes the layer for activations and a weight.
+    """
+    if not hasattr(weight, "dequantize"):
+        return None
+    if any(getattr(weight, name, None) is not None for name in _ROUNDS_ACTIVATIONS):
+        return None
+    with torch.no_grad():
+        plain = weight.dequantize()
+        if is_traceable_wrapper_subclass(plain) or plain.shape != weight.shape:
+            return None
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(8, plain.shape[-1], generator=generator).to(plain.device, plain.dtype)
+        found, wanted = linear(x, weight).double(), linear(x, plain).double()
+        if not float((found - wanted).norm()) <= 4 * torch.finfo(plain.dtype).eps * float(
+            wanted.norm()
+        ):
+            return None
+        return plain, _weight_steps(weight, plain)
+
+
+def _weight_steps(weight: Any, plain: torch.Tensor) -> Steps | None:
+    """Return the scales of a weight of torchao's, where each output channel has one."""
+    data, scale = getattr(weight, "qdata", None), getattr(weight, "scale", None)
+    if data is None or scale is None or scale.dim() != plain.dim():
+        return None
+    if data.dtype not in (torch.int8, torch.float8_e4m3fn) or scale.shape[1:].numel() != 1:
+        return None
+    scales = scale.detach().cpu().float().reshape(-1).clone()
+    return Steps(scales, 0, data.dtype) if len(scales) == len(plain) else None
+
+
+_MODELOPT_OPERATOR = "tensorrt::quantize_op"
+_MODELOPT_FUNCTION = "modelopt.torch.quantization.tensor_quant._tensor_quant"
+
+
+def steps_of(
+    operator: OpOverload | str, args: tuple[Any, ...], kwargs: dict[str, Any], known: Steps | None
+) -> Steps | None:
+    """Return by what a call has rounded a constant, if it is one that rounds.
+
+    Args:
+        operator: an operator that ran on constants, or the name of a patched function.
         args: its arguments.
         kwargs: its keyword arguments.
         known: by what its first argument was rounded.
     """
+    if isinstance(operator, str):
+        return modelopt_steps(*args, **kwargs) if operator == _MODELOPT_FUNCTION else None
+    if schema_of(operator).name == _MODELOPT_OPERATOR:
+        x, amax, bits, exponent_bits, unsigned, narrow_range = args
+        return modelopt_steps(x, amax, bits, unsigned, narrow_range, exponent_bits)
     decomposed = operator.namespace == "quantized_decomposed"
     name = schema_of(operator).name.rpartition("::")[2] if decomposed else ""
     if operator in _ROUNDING or name in _DEQUANTIZE:

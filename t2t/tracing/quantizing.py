@@ -9,9 +9,8 @@ import torch
 
 from t2t.network import Network
 from t2t.precision import Kind
-from t2t.rounding import Rounding, spread
+from t2t.rounding import Rounding, Steps, spread
 from t2t.tracing.graph import Call, Value
-from t2t.tracing.observers import Steps
 
 __all__ = ["ADDITION", "PRODUCTS", "Operands", "operands_of", "takes_layers", "with_rounded"]
 
@@ -89,10 +88,11 @@ def with_rounded(
             replaced = _rounded(net, value, rounding)
         elif place == 1 and isinstance(value, Value) and value.steps and takes_layers(call):
             # Weights that the model itself has rounded. Their integers and scales become layers, so
-            # that TensorRT sees what it may compute with; the numbers are the same to the bit.
-            integers = _integers(value.tensor, value.steps)
-            if integers is not None:
-                replaced = _bound(net, value.tensor, integers, *value.steps)
+            # that TensorRT sees what it may compute with; the numbers stay as they are.
+            multiples = _multiples(value.tensor, value.steps)
+            if multiples is not None:
+                scale, axis, _ = value.steps
+                replaced = _bound(net, value.tensor, multiples, scale, axis)
         if replaced is None:
             continue
         changed = True
@@ -143,15 +143,23 @@ def _exceeds_one(sizes: Any) -> bool:
     return any(size != 1 for size in given)
 
 
-def _integers(x: torch.Tensor, steps: Steps) -> torch.Tensor | None:
-    """Return the integers of which a constant is a multiple; None where it is not exactly that."""
+def _multiples(x: torch.Tensor, steps: Steps) -> torch.Tensor | None:
+    """Return the numbers of few bits of which a constant is the multiple by its scale.
+
+    None where they are not those of the constant, but for the last bit: PyTorch multiplies by the
+    scale, and other packages divide by its reciprocal.
+    """
     data = x.detach().cpu()
     scale = spread(steps.scale, steps.axis, data.dim())
     if data.dtype != torch.float32 or not bool((scale > 0).all() and data.isfinite().all()):
         return None
-    integers = (data / scale).round()
-    fits = bool(((integers >= -128) & (integers <= 127)).all())
-    return integers.to(torch.int8) if fits and torch.equal(integers * scale, data) else None
+    rounded = data / scale
+    if steps.dtype == torch.int8:
+        rounded = rounded.round()
+        if not bool(((rounded >= -128) & (rounded <= 127)).all()):
+            return None
+    result = rounded.to(steps.dtype)
+    return result if torch.allclose(result.float() * scale, data, rtol=2**-22, atol=0.0) else None
 
 
 def _bound(

@@ -18,6 +18,7 @@ from t2t.torch_internals import (
     HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
+    is_traceable_wrapper_subclass,
     schema_of,
     writes_counted,
 )
@@ -52,6 +53,9 @@ _BY_OFFSET = (
     torch.ops.aten.as_strided_,
     torch.ops.aten.as_strided_scatter,
 )
+
+
+LINEAR = "torch.nn.functional.linear"
 
 
 class ValueNeeded(BaseException):
@@ -103,8 +107,12 @@ class Tracer:
             return original(*args, **kwargs)
         traced = [x for x in tensors if self.recorder.is_traced(x)]
         if not traced and not has_symbol((args, tuple(kwargs.values()))):
-            return original(*args, **kwargs)
+            output = original(*args, **kwargs)
+            self.recorder.constants.note_steps(output, name, args, kwargs)
+            return output
         try:
+            if name == LINEAR and any(is_traceable_wrapper_subclass(x) for x in tensors):
+                args = self._with_plain_weight(original, args)
             return self._record_function(name, converter, original, args, kwargs, traced)
         except UnsupportedArgumentError as error:
             if error.located:
@@ -116,6 +124,16 @@ class Tracer:
             raise
         except Exception as error:  # noqa: BLE001  PyTorch raises any
             raise self._mistake(name, original, args, kwargs) or error from None
+
+    def _with_plain_weight(
+        self, original: Callable[..., Any], args: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Let torchao's weights, which are made of other tensors, be what they stand for."""
+        if len(args) < 2 or not is_traceable_wrapper_subclass(args[1]):
+            return args
+        x, weight, *rest = args
+        with self.recorder.paused():
+            return (x, self.recorder.constants.plain_weight(weight, original), *rest)
 
     def _record_function(
         self,
