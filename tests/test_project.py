@@ -29,6 +29,7 @@ ORDER = (
     "io",
     "recording",
     "sizes",
+    "operator_data",
     "registry",
     "precision",
     "rounding",
