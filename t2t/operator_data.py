@@ -16,10 +16,19 @@ from typing import Any
 import torch
 
 from t2t.errors import CheckpointError, ConversionError
+from t2t.registry import find_plugin
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.torch_internals import OpNamespace, OpOverload, OpOverloadPacket, pytree, schema_of
 
-__all__ = ["Data", "data_of", "find_operator", "program", "tensors_read"]
+__all__ = [
+    "Data",
+    "check_size",
+    "data_of",
+    "find_operator",
+    "problem_of",
+    "program",
+    "tensors_read",
+]
 
 Data = Any
 """An argument as JSON has it; a mapping of one key stands for what JSON does not have."""
@@ -47,23 +56,32 @@ def find_operator(name: str) -> OpOverload:
             f"torch has no operator {name!r}: import the package that registers it, as torchvision"
         )
     operator: OpOverload = getattr(packet, overload)
-    problem = _problem(operator)
+    problem = problem_of(operator) or _problem_of_strings(operator)
     if problem:
         raise CheckpointError(f"{name} must not be run by a converted module: {problem}")
     return operator
 
 
-def _problem(operator: OpOverload) -> str:
+def problem_of(operator: OpOverload) -> str:
+    """Return why an operator does more than to compute tensors from its arguments, or ""."""
     schema = schema_of(operator)
     if schema.name in _FORBIDDEN or schema.is_mutable:
         return "it has side effects"
     kinds = [str(returned.type) for returned in schema.returns]
     if not kinds or any(kind not in ("Tensor", "List[Tensor]") for kind in kinds):
         return "it gives something else than tensors"
-    strings = any("str" in str(argument.type) for argument in schema.arguments)
-    if strings and operator.namespace not in _TAKE_STRINGS:
-        return "it takes a string, which may be the name of a file"
     return ""
+
+
+def _problem_of_strings(operator: OpOverload) -> str:
+    schema = schema_of(operator)
+    strings = any("str" in str(argument.type) for argument in schema.arguments)
+    if not strings or operator.namespace in _TAKE_STRINGS or find_plugin(operator) is not None:
+        return ""
+    return (
+        "it takes a string, which may be the name of a file; where it does no harm, say "
+        f"t2t.plugin({schema.name!r}) before"
+    )
 
 
 def tensors_read(data: Data) -> list[int]:
@@ -197,7 +215,7 @@ def _argument(data: Data) -> Any:
     if kind == "device":
         return _Slot(None)
     if kind == "size":
-        _check_size(value)
+        check_size(value)
         return _Size(value)
     if kind == "float":
         return float(value)
@@ -209,7 +227,7 @@ def _argument(data: Data) -> Any:
     return constant
 
 
-def _check_size(data: Data) -> None:
+def check_size(data: Data) -> None:
     """Raise CheckpointError unless this says how to compute a size."""
     if isinstance(data, Mapping):
         numbers = [data.get(name) for name in ("tensor", "dim", "factor", "offset")]
@@ -217,7 +235,7 @@ def _check_size(data: Data) -> None:
     elif isinstance(data, list):
         fits = len(data) > 1 and data[0] in NUMBERS
         for item in data[1:]:
-            _check_size(item)
+            check_size(item)
     else:
         fits = isinstance(data, int | float)
     if not fits:
