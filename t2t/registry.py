@@ -267,8 +267,8 @@ def unregister(*names: str) -> None:
         tables = [table for table in (plugins, converters.users, formulas.users) if name in table]
         if not tables:
             raise RegistrationError(
-                f"{name}: no converter or formula of yours, and no plugin, is registered under this "
-                "name"
+                f"{name}: no converter or formula of yours, and no plugin, is registered under "
+                "this name"
             )
         for table in tables:
             del table[name]
