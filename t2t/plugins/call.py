@@ -122,21 +122,26 @@ class PluginCall:
             values = dict(enumerate([*inputs, *outputs]))
             device = outputs[0].device
             with torch.no_grad(), torch.autocast(device.type, enabled=False):
+                before = _kinds(outputs)
                 results = compute(values, device)
+                # PyTorch changes the shape of what it is to write to, where it can.
+                _check(self.operator, _kinds(outputs if taken else results), before)
                 if not taken:
-                    _copy(self.operator, results, outputs)
+                    for result, output in zip(results, outputs, strict=True):
+                        output.copy_(result)
 
         return run
 
 
-def _copy(name: str, results: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-    found, wanted = ([(x.dtype, tuple(x.shape)) for x in pair] for pair in (results, outputs))
+def _kinds(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    return [(x.dtype, tuple(x.shape)) for x in tensors]
+
+
+def _check(name: str, found: Sequence[object], wanted: Sequence[object]) -> None:
     if found != wanted:
         raise EngineError(
             f"{name} gives {found}, and by its fake implementation {wanted}: these must agree"
         )
-    for result, output in zip(results, outputs, strict=True):
-        output.copy_(result)
 
 
 def _takes_out(function: Callable[..., Any]) -> bool:

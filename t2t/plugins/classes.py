@@ -71,7 +71,9 @@ def _creator(own: str) -> Any:
             def __init__(self) -> None:
                 trt.IPluginCreatorV3One.__init__(self)
                 self.name, self.plugin_version, self.plugin_namespace = NAME, VERSION, NAMESPACE
-                self.field_names = trt.PluginFieldCollection([trt.PluginField(FIELD)])
+                # TensorRT's wrapper keeps the address of the fields, not the fields.
+                self.fields = trt.PluginFieldCollection([trt.PluginField(FIELD)])
+                self.field_names = self.fields
 
             def create_plugin(self, _name: str, fields: Any, phase: Any) -> Any:
                 try:
@@ -111,8 +113,11 @@ def _plugin_class(own: str) -> Any:
             self.num_outputs = len(call.outputs)
             self.metadata_string = call.operator
             self.call, self.run, self.building = call, run, building
-            # TensorRT reads the field's memory after the method that gives it has returned.
+            # TensorRT reads the field after the method that gives it has returned.
             self.text = np.frombuffer(call.to_text().encode(), np.int8)
+            with backend.use(own):
+                field = trt.PluginField(FIELD, self.text, trt.PluginFieldType.CHAR)
+                self.fields = trt.PluginFieldCollection([field])
 
         def get_capability_interface(self, type: Any) -> Any:
             del type
@@ -154,9 +159,7 @@ def _plugin_class(own: str) -> Any:
         # -- at run time -------------------------------------------------------------------------
 
         def get_fields_to_serialize(self) -> Any:
-            with backend.use(own):
-                field = trt.PluginField(FIELD, self.text, trt.PluginFieldType.CHAR)
-                return trt.PluginFieldCollection([field])
+            return self.fields
 
         def attach_to_context(self, resource_context: Any) -> Any:
             del resource_context

@@ -16,8 +16,8 @@ from t2t.reference.registry import Kernel, layer
 
 def _read(raw: Any) -> dict[str, Any]:
     """Return what the plugin says that a plan is to hold of it."""
-    fields = raw.plugin.get_fields_to_serialize()
-    found = [field for field in fields if field.name == "call"]
+    read = getattr(raw.plugin, "get_fields_to_serialize", lambda: ())
+    found = [field for field in read() if field.name == "call"]
     if len(found) != 1:
         raise UnsupportedLayerError(f"layer {raw.name!r} is a plugin of somebody else's")
     return {"call": json.loads(np.asarray(found[0].data).tobytes())}
