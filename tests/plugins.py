@@ -20,6 +20,7 @@ from t2t import backend
 from t2t.backend import trt
 from t2t.dtypes import from_trt, to_trt
 from t2t.network import Network
+from t2t.plugins.call import Output, PluginCall
 from t2t.plugins.classes import make_plugin, register_creator
 from t2t.reference import Program, capture, registry
 from t2t.reference.layer import Layer
@@ -129,6 +130,15 @@ def enqueue(plugin: Any, *inputs: torch.Tensor, stream: int = 0) -> tuple[torch.
     return tuple(outputs)
 
 
+def call(
+    operator: str, inputs: Sequence[torch.dtype], outputs: Any, *args: Any, **kwargs: Any
+) -> PluginCall:
+    """A call whose outputs have the sizes of input 0, or those that are given."""
+    same = [{"tensor": 0, "dim": dim, "factor": 1, "offset": 0} for dim in range(2)]
+    made = [Output(*x) if isinstance(x, tuple) else Output(x, same) for x in outputs]
+    return PluginCall(operator, args or [{"tensor": 0}], kwargs, inputs, made)
+
+
 class Plugins:
     """The plugin layers that were added, and the networks that they are in."""
 
@@ -203,7 +213,6 @@ def check_formats(plugin: Any, kinds: Sequence[Any], inputs: int) -> None:
 @contextmanager
 def run_by_plugins() -> Iterator[None]:
     """Let programs run plugin layers by plugins that were revived from their data."""
-    from t2t.plugins.call import PluginCall
 
     def prepare(ready: Any) -> Any:
         plugin = revived(make_plugin(PluginCall.from_text(json.dumps(ready.attributes["call"]))))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from t2t.plugins.sizes import _OPERATIONS
+
 ROOT = Path(__file__).resolve().parents[1]
 API = json.loads((ROOT / "tests" / "data" / "trt_api.json").read_text(encoding="utf-8"))
 
@@ -133,6 +135,11 @@ def test_every_version_asks_for_what_a_plugin_answers(name, bases):
     for member in methods | sets - OWN:
         for version in API["versions"]:
             assert any(version in versions_with(base, member) for base in bases), member
+
+
+def test_every_version_has_the_operations_on_sizes():
+    for operation in _OPERATIONS.values():
+        assert versions_with("DimensionOperation", operation) == API["versions"]
 
 
 def test_only_tensorrt_proper_has_plugin_layers():

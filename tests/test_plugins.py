@@ -23,11 +23,12 @@ from t2t.errors import (
 )
 from t2t.network import Network
 from t2t.operator_data import find_operator
-from t2t.plugins.call import Output, PluginCall
+from t2t.plugins.call import PluginCall
 from t2t.plugins.classes import NAME, NAMESPACE, VERSION, make_plugin, register_creator
 from tests.plugins import (
     DEVICE,
     Plugins,
+    call,
     check,
     description,
     enqueue,
@@ -153,13 +154,6 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
 
 def name(operator: str) -> str:
     return f"{SPACE}::{operator}"
-
-
-def call(operator: str, inputs: Sequence[torch.dtype], outputs: Any, *args: Any, **kwargs: Any):
-    """A call whose outputs have the sizes of input 0, or those that are given."""
-    same = [{"tensor": 0, "dim": dim, "factor": 1, "offset": 0} for dim in range(2)]
-    made = [Output(*x) if isinstance(x, tuple) else Output(x, same) for x in outputs]
-    return PluginCall(operator, args or [{"tensor": 0}], kwargs, inputs, made)
 
 
 # -- in a network --------------------------------------------------------------------------------
