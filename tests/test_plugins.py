@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,14 @@ from t2t.errors import (
     EngineError,
     RegistrationError,
     UnsupportedArgumentError,
+    UnsupportedLayerError,
     UnsupportedOperatorError,
 )
 from t2t.network import Network
 from t2t.operator_data import find_operator
 from t2t.plugins.call import PluginCall
 from t2t.plugins.classes import NAME, NAMESPACE, VERSION, make_plugin, register_creator
+from t2t.reference import registry as reference
 from tests.plugins import (
     DEVICE,
     Plugins,
@@ -400,6 +403,55 @@ def test_a_size_that_tensorrt_cannot_compute(plugins: Plugins) -> None:
 
     with pytest.raises(UnsupportedArgumentError, match=r"::around: the size .* 'ratio'.* in test_"):
         t2t.to_network(model, [torch.randn(4, 2)], dynamic_shapes=[{0: (1, 8)}])
+
+
+def test_types_that_a_plugin_cannot_have(plugins: Plugins) -> None:
+    t2t.plugin(name("joined"))
+    for dtype in (torch.uint8, torch.float64):
+        with pytest.raises((UnsupportedArgumentError, UnsupportedOperatorError), match="supported"):
+            t2t.to_network(lambda x, dtype=dtype: joined([x.to(dtype)]).float(), [torch.ones(2, 2)])
+
+
+def test_pictures_of_networks_with_plugins(plugins: Plugins) -> None:
+    t2t.plugin(name("swish"))
+    conversion = check(plugins, lambda x: swish(x * 2) + 1, [torch.randn(2, 3)])
+    program = plugins.program(conversion)
+    for text in (str(program), program.to_dot(), program.to_html(), program.to_model_explorer()):
+        assert "plugin" in text.lower()
+
+
+def test_a_layer_is_read_by_its_plugin() -> None:
+    made = make_plugin(call("aten::tanh", [torch.float32], [torch.float32]))
+    read = reference.spec_of("PLUGIN_V3", "x", "").read
+    assert read is not None
+    found = read(SimpleNamespace(name="x", plugin=made))
+    assert PluginCall.from_text(json.dumps(found["call"])).operator == "aten::tanh"
+    with pytest.raises(UnsupportedLayerError, match="somebody else's"):
+        read(SimpleNamespace(name="x", plugin=object()))
+
+
+def test_what_is_converted_knows_its_plugins(plugins: Plugins) -> None:
+    t2t.plugin(name("swish"))
+
+    def model(x: Tensor) -> Tensor:
+        return swish(x * 2) + 1
+
+    module = t2t.convert(model, [torch.randn(2, 3)], keep_program=False)
+    assert module.details["plugins"] == [name("swish")]
+    assert len(plugins.layers) == 1
+    with pytest.raises(EngineError, match=r"swish inside this engine.*C\+\+"):
+        module.export("never")
+
+    def with_step(x: Tensor) -> Tensor:
+        y = swish(x * 2) + 1
+        return y.sort(-1).values * 2
+
+    stay = {"partial": True, "torch_executed_ops": ["aten::sort"], "min_block_size": 1}
+    cut = t2t.convert(with_step, [torch.randn(2, 3)], **stay)
+    assert cut._filled().partition is not None
+    [first, *_] = cut._filled().partition.engines
+    assert first.details["plugins"] == [name("swish")]
+    assert [part.in_engine for part in cut.parts][:2] == [True, False]
 
 
 # -- where there are none ------------------------------------------------------------------------

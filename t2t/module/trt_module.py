@@ -353,7 +353,7 @@ class TRTModule(torch.nn.Module):
             kwargs: more keyword inputs.
 
         Raises:
-            EngineError: there is no engine, or the samples cannot be run.
+            EngineError: there is no engine, it has plugins, or the samples cannot be run.
             FileExistsError: there is something already.
         """
         converted = self._filled()
