@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import t2t
@@ -23,13 +26,20 @@ from t2t.errors import (
     UnsupportedLayerError,
     UnsupportedOperatorError,
 )
+from t2t.io import Place
 from t2t.network import Network
 from t2t.operator_data import find_operator
 from t2t.plugins.call import PluginCall
 from t2t.plugins.classes import NAME, NAMESPACE, VERSION, make_plugin, register_creator
+from t2t.plugins.sizes import InputSizes, to_dimension
 from t2t.reference import registry as reference
+from t2t.sizes import expressions as ex
+from t2t.sizes.arithmetic import NUMBERS
+from t2t.sizes.polynomials import symbol_value
+from t2t.sizes.terms import Symbol
 from tests.plugins import (
     DEVICE,
+    ExprBuilder,
     Plugins,
     call,
     check,
@@ -37,6 +47,7 @@ from tests.plugins import (
     enqueue,
     output_shapes,
     revived,
+    shape_of,
 )
 
 Tensor = torch.Tensor
@@ -393,6 +404,38 @@ def test_subtraction_never_divides_negative_numbers(plugins: Plugins) -> None:
 
     inputs = [[torch.randn(n, 2)] for n in (4, 3, 8, 1, 9)]
     check(plugins, model, *inputs, dynamic_shapes=[{0: (1, 9)}])
+
+
+HEIGHT, WIDTH = Symbol("h", 1, 9, 0), Symbol("w", 2, 7, 1)
+
+
+def _numbers() -> st.SearchStrategy[Any]:
+    """Expressions of two sizes, as arithmetic in a model makes them."""
+    leaves = st.sampled_from([*map(symbol_value, (HEIGHT, WIDTH)), -3, -1, 0, 1, 2, 5])
+    binary = (ex.add, ex.subtract, ex.multiply, ex.minimum, ex.maximum)
+
+    def grow(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        two = st.builds(lambda f, a, b: f(a, b), st.sampled_from(binary), inner, inner)
+        divide = (ex.floor_divide, ex.modulo)
+        one = st.builds(
+            lambda f, a, b: f(a, b), st.sampled_from(divide), inner, st.sampled_from([1, 2, 3, 7])
+        )
+        return two | one
+
+    return st.recursive(leaves, grow, max_leaves=6)
+
+
+@given(_numbers())
+@settings(max_examples=150)
+def test_expressions_of_sizes_have_pythons_values(value: Any) -> None:
+    places = {HEIGHT: Place(0, 1, 3, -2), WIDTH: Place(1, 0)}
+    data = InputSizes(lambda symbol: places[symbol]).dimension(value)
+    data = json.loads(json.dumps(data))
+    inputs = [shape_of(0, [-1, -1]), shape_of(1, [-1])]
+    size = to_dimension(data, inputs, ExprBuilder())
+    for h, w in itertools.product(range(1, 10), range(2, 8)):
+        want = ex.evaluate(value, {HEIGHT: h, WIDTH: w}, NUMBERS)
+        assert size.compute([(1, 3 * h - 2), (w,)]) == want
 
 
 def test_a_size_that_tensorrt_cannot_compute(plugins: Plugins) -> None:
