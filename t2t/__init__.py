@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from t2t.lowering import missing_operators, to_network
     from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
     from t2t.onnx import from_onnx
+    from t2t.plugins.registration import plugin
     from t2t.quantization.calibration import calibrate
     from t2t.quantization.scales import Scales
     from t2t.quantization.simulation import fake_quantized
@@ -53,6 +54,7 @@ __all__ = [
     "from_onnx",
     "load",
     "missing_operators",
+    "plugin",
     "record",
     "sensitivity",
     "supported_operators",
@@ -80,6 +82,7 @@ _HOMES = {
     "from_onnx": "t2t.onnx",
     "load": "t2t.module",
     "missing_operators": "t2t.lowering",
+    "plugin": "t2t.plugins.registration",
     "record": "t2t.recording",
     "sensitivity": "t2t.tuning",
     "supported_operators": "t2t.converters",

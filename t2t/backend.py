@@ -37,6 +37,7 @@ __all__ = [
     "logger",
     "muted",
     "name",
+    "note_error",
     "trt",
     "use",
     "version",
@@ -205,6 +206,12 @@ def logger() -> Any:
 def forget_errors() -> None:
     """Drop what TensorRT has logged in this thread so far."""
     _lines().clear()
+
+
+def note_error(text: str) -> None:
+    """Add what went wrong in a callback to what TensorRT logs, which does not say it."""
+    _lines().append(text)
+    _log.error(text)
 
 
 def error_text() -> str:

@@ -482,6 +482,7 @@ def _engine(
         state=conversion.state,
         tuning=tuning,
         low_precision_io=low_precision_io,
+        plugins=network.plugins,
     )
 
 

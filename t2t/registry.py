@@ -23,19 +23,25 @@ from t2t.torch_internals import Argument, CompositeImplicit, OpOverload, overloa
 __all__ = [
     "Converter",
     "Formula",
+    "Plugin",
     "Precision",
     "Registered",
     "Table",
+    "check_schema",
     "converter",
     "converters",
     "find_operator",
+    "find_plugin",
     "formula",
     "formulas",
     "function_converters",
+    "operators_of",
+    "plugins",
     "resolve",
     "supported_operators",
     "unregister",
     "ways",
+    "without_formula",
 ]
 
 Precision = Literal["follow", "compute", "small", "sensitive"]
@@ -75,6 +81,19 @@ class Converter(Registered):
         if callable(self.precision):
             return self.precision(output, *args, **kwargs)
         return self.precision
+
+
+@dataclass(frozen=True)
+class Plugin(Converter):
+    """A converter that leaves an operator to PyTorch inside the engine, and what runs there."""
+
+    implementation: Callable[..., Any] | None
+
+    @property
+    def qualified_name(self) -> str:
+        """Where the function stands that runs; where the operator does, what adds its layer."""
+        found = self.implementation or self.function
+        return f"{found.__module__}.{found.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -123,6 +142,8 @@ class Table(Generic[_R]):
 
 converters = Table[Converter]("converter", "t2t.converters")
 formulas = Table[Formula]("formula", "t2t.formulas")
+plugins: dict[str, Plugin] = {}
+"""What users have registered by `t2t.plugin`, by name; all of it is theirs."""
 
 
 def converter(
@@ -173,8 +194,8 @@ def formula(
     what it would without the formula. Where it returns ``NotImplemented``, the call is converted as
     without it, too.
 
-    For one operator these are tried in turn: your converter, your formula, t2t's converter, t2t's
-    formula, PyTorch's own decomposition.
+    For one operator these are tried in turn: your plugin, your converter, your formula, t2t's
+    converter, t2t's formula, PyTorch's own decomposition.
 
     Args:
         names: operators, "aten::hypot" or "mylib::swish", or one overload, "aten::split.Tensor".
@@ -241,12 +262,13 @@ def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def unregister(*names: str) -> None:
-    """Forget the user's converters and formulas of these names; t2t's own take over again."""
+    """Forget the user's plugins, converters and formulas of these names; t2t's own take over."""
     for name in map(_method_of, names):
-        tables = [table for table in (converters.users, formulas.users) if name in table]
+        tables = [table for table in (plugins, converters.users, formulas.users) if name in table]
         if not tables:
             raise RegistrationError(
-                f"{name}: no converter or formula of yours is registered under this name"
+                f"{name}: no converter or formula of yours, and no plugin, is registered under "
+                "this name"
             )
         for table in tables:
             del table[name]
@@ -281,9 +303,14 @@ def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
             yield found
 
 
+def find_plugin(operator: OpOverload) -> Plugin | None:
+    """Return what a user has registered for an operator by `t2t.plugin`."""
+    return next((way for way in ways(operator) if isinstance(way, Plugin)), None)
+
+
 def _tables() -> tuple[Mapping[str, Converter | Formula], ...]:
     """Return all tables, the ones that win first."""
-    return converters.users, formulas.users, converters.own, formulas.own
+    return plugins, converters.users, formulas.users, converters.own, formulas.own
 
 
 def resolve(name: str) -> tuple[Any, str]:
@@ -337,11 +364,28 @@ def check_formula(function: Callable[..., Any], name: str, views: bool) -> None:
     Raises:
         RegistrationError: it cannot; the text says why.
     """
+    for operator in operators_of(name, "formula"):
+        problem = "" if views else without_formula(operator, "formula")
+        if problem:
+            raise RegistrationError(f"{operator}: {problem}")
+        check_schema(function, operator, "formula")
+
+
+def operators_of(name: str, kind: str) -> list[OpOverload]:
+    """Return the overloads of an operator that compute tensors of their own.
+
+    Args:
+        name: the operator, or one of its overloads.
+        kind: what is registered for it: "formula" or "plugin".
+
+    Raises:
+        RegistrationError: there is no such operator, or it writes to its argument.
+    """
     owner, attribute = resolve(name)
     if "::" not in name:
         raise RegistrationError(
-            f"{name} is a Python function: what it calls is converted already; a formula is of an "
-            'operator: @formula("aten::hypot")'
+            f"{name} is a Python function: what it calls is converted already; a {kind} is of an "
+            f'operator: @{kind}("aten::hypot")'
         )
     found = getattr(owner, attribute)
     several = [found] if isinstance(found, OpOverload) else _overloads(found)
@@ -350,11 +394,7 @@ def check_formula(function: Callable[..., Any], name: str, views: bool) -> None:
             f"{name} does not return a tensor of its own: name the operator that does, as "
             "aten::relu for aten::relu_"
         )
-    for operator in several:
-        problem = "" if views else _without_formula(operator)
-        if problem:
-            raise RegistrationError(f"{operator}: {problem}")
-        _check_schema(function, operator)
+    return several
 
 
 def _overloads(packet: Any) -> list[OpOverload]:
@@ -369,13 +409,13 @@ def _overloads(packet: Any) -> list[OpOverload]:
     ]
 
 
-def _without_formula(operator: OpOverload) -> str:
-    """Return why an operator can have no formula of a user's, if so."""
+def without_formula(operator: OpOverload, kind: str) -> str:
+    """Return why an operator can have no formula of a user's, or no plugin, if so."""
     if torch.Tag.nondeterministic_seeded in operator.tags:
         return "it draws random numbers; write a converter"
     if any(result.alias_info is not None for result in schema_of(operator).returns):
         return (
-            "its result is a view, and what is written to a formula's result would be lost; "
+            f"its result is a view, and what is written to a {kind}'s result would be lost; "
             "write a converter"
         )
     if operator.has_kernel_for_dispatch_key(CompositeImplicit):
@@ -383,9 +423,23 @@ def _without_formula(operator: OpOverload) -> str:
     return ""
 
 
-def _check_schema(function: Callable[..., Any], operator: OpOverload) -> None:
-    """Check parameters and defaults: the dispatcher leaves out what has its default."""
+def check_schema(
+    function: Callable[..., Any], operator: OpOverload, kind: str, without: Sequence[str] = ()
+) -> None:
+    """Check parameters and defaults: the dispatcher leaves out what has its default.
+
+    Args:
+        function: what takes the operator's arguments.
+        operator: the operator.
+        kind: what the function is, for messages: "formula" or "plugin".
+        without: parameters that are not the operator's.
+
+    Raises:
+        RegistrationError: they are not those of the operator's schema.
+    """
     signature = inspect.signature(function)
+    own = [p for name, p in signature.parameters.items() if name not in without]
+    signature = signature.replace(parameters=own)
     arguments = schema_of(operator).arguments
     positional = [argument for argument in arguments if not argument.kwarg_only]
     named = [argument for argument in arguments if argument.kwarg_only]
@@ -397,7 +451,7 @@ def _check_schema(function: Callable[..., Any], operator: OpOverload) -> None:
         )
     except TypeError as error:
         raise RegistrationError(
-            f"{function.__qualname__}{signature} cannot be the formula of {schema_of(operator)}: "
+            f"{function.__qualname__}{signature} cannot be the {kind} of {schema_of(operator)}: "
             f"{error}"
         ) from None
     for name, argument in given.arguments.items():

@@ -8,6 +8,7 @@ for each, which says what t2t relies on, and refuses private names anywhere else
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ try:
     no_torch_function = torch._C._disabled_torch_function_impl
     is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     _has_storage = torch._C._has_storage
+    _storage_at = torch._C._construct_storage_from_data_pointer
 except (ImportError, AttributeError) as _error:
     raise ImportError(
         f"PyTorch {torch.__version__} is not one that this t2t knows, which are 2.8 to 2.14: "
@@ -100,6 +102,7 @@ __all__ = [
     "schema_of",
     "sizes_of_one_are_ordinary",
     "storage_address",
+    "tensor_at",
     "unset_fake_temporarily",
     "writes_counted",
 ]
@@ -136,6 +139,17 @@ def has_storage(tensor: torch.Tensor) -> bool:
 def storage_address(tensor: torch.Tensor) -> int:
     """Return the address of the object that owns a tensor's memory, fake ones included."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def tensor_at(
+    address: int, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
+) -> torch.Tensor:
+    """Return a contiguous tensor over memory that somebody else owns; nothing is copied."""
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype, device=device)
+    storage = _storage_at(address, device, math.prod(shape) * dtype.itemsize)
+    empty = torch.empty(0, dtype=dtype, device=device)
+    return empty.set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
 
 
 def writes_counted(tensor: torch.Tensor) -> int:

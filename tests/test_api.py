@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from t2t.plugins.sizes import _OPERATIONS
+
 ROOT = Path(__file__).resolve().parents[1]
 API = json.loads((ROOT / "tests" / "data" / "trt_api.json").read_text(encoding="utf-8"))
 
@@ -34,6 +36,12 @@ OBJECTS = {
         "error": "ParserError",
         "tensor": "ITensor",
     },
+    "t2t/plugins/classes.py": {
+        "desc": "PluginTensorDesc",
+        "field": "PluginField",
+        "registry": "IPluginRegistry",
+    },
+    "t2t/plugins/sizes.py": {"builder": "IExprBuilder"},
     "t2t/runtime/plans.py": {"runtime": "Runtime"},
     "t2t/runtime/idle.py": {},
     "t2t/runtime/inspection.py": {"engine": "ICudaEngine"},
@@ -79,7 +87,11 @@ def versions_with(cls, member):
     return entry["members"].get(member, [])
 
 
-USES = sorted({use for path in OBJECTS for use in uses(path) if use[1] != "__init__"}, key=str)
+# Functions of the module, which is not in the data; each has been there since TensorRT 8.
+FUNCTIONS = {("get_plugin_registry", None)}
+USES = sorted(
+    {use for path in OBJECTS for use in uses(path) if use[1] != "__init__"} - FUNCTIONS, key=str
+)
 
 
 @pytest.mark.parametrize(("cls", "member"), USES, ids=str)
@@ -89,11 +101,59 @@ def test_every_version_has_it(cls, member):
     assert not missing
 
 
+def definitions(name):
+    """List what a class within t2t/plugins/classes.py defines and sets on itself."""
+    tree = ast.parse((ROOT / "t2t/plugins/classes.py").read_text(encoding="utf-8"))
+    [cls] = [node for node in ast.walk(tree) if getattr(node, "name", "") == name]
+    methods = {node.name for node in cls.body if isinstance(node, ast.FunctionDef)} - {"__init__"}
+    sets = {
+        node.attr
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and getattr(node.value, "id", "") == "self"
+    }
+    return methods, sets
+
+
+OWN = {"building", "call", "fields", "run", "text"}
+
+
+@pytest.mark.parametrize(
+    ("name", "bases"),
+    [
+        (
+            "Plugin",
+            ["IPluginV3", "IPluginV3OneCore", "IPluginV3OneBuild", "IPluginV3OneRuntime"],
+        ),
+        ("Creator", ["IPluginCreatorV3One"]),
+    ],
+)
+def test_every_version_asks_for_what_a_plugin_answers(name, bases):
+    methods, sets = definitions(name)
+    assert len(methods) >= 1
+    for member in methods | sets - OWN:
+        for version in API["versions"]:
+            assert any(version in versions_with(base, member) for base in bases), member
+
+
+def test_every_version_has_the_operations_on_sizes():
+    for operation in _OPERATIONS.values():
+        assert versions_with("DimensionOperation", operation) == API["versions"]
+
+
+def test_only_tensorrt_proper_has_plugin_layers():
+    found = versions_with("INetworkDefinition", "add_plugin_v3")
+    assert found == [version for version in API["versions"] if version.startswith("trt")]
+
+
 def test_the_scan_sees_the_code():
     assert ("IExecutionContext", "execute_async_v3") in USES
     assert ("IBuilderConfig", "clear_flag") in USES
     assert ("Runtime", "deserialize_cuda_engine") in USES
     assert ("TensorIOMode", "INPUT") in USES
+    assert ("IExprBuilder", "operation") in USES
+    assert ("PluginFieldType", "CHAR") in USES
     assert set(USES) >= RTX_ONLY
     assert len(USES) > 40
 

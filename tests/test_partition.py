@@ -15,8 +15,9 @@ from torch import nn
 
 import t2t
 from t2t.errors import CheckpointError, ConversionError, EngineError, OptionError
-from t2t.module import FORMAT, find_operator
+from t2t.module import FORMAT
 from t2t.module.checkpoint import _summary, _text_checksum
+from t2t.operator_data import find_operator
 from t2t.partition import levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")

@@ -30,6 +30,7 @@ ORDER = (
     "recording",
     "sizes",
     "registry",
+    "operator_data",
     "precision",
     "rounding",
     "network",
@@ -57,7 +58,7 @@ ORDER = (
     "cli",
 )
 # The executor judges converters, so it knows nothing of them.
-REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes")
+REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes", "operator_data")
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

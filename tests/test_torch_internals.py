@@ -54,6 +54,22 @@ def FakeTensorMode_() -> None:
 
 
 @check
+def tensor_at() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int64):
+        x = torch.tensor([[1, 0, 1], [0, 0, 1]]).to(dtype)
+        y = internals.tensor_at(x.data_ptr(), dtype, (2, 3), x.device)
+        assert y.data_ptr() == x.data_ptr()
+        assert torch.equal(x, y)
+        assert y.is_contiguous()
+        y.zero_()
+        assert not x.any()
+    with pytest.raises(RuntimeError, match="resiz"):
+        y.resize_(7)
+    assert internals.tensor_at(0, torch.float16, (0, 3), x.device).shape == (0, 3)
+    assert internals.tensor_at(x.data_ptr(), dtype, (), x.device).item() == 0
+
+
+@check
 def FakeTensor_() -> None:
     with FakeTensorMode():
         x = torch.empty(3)

@@ -55,6 +55,9 @@ def triton(*, checkpoint: Path, output: Path, name: str | None, batching: bool) 
     engine = converted.engine
     if engine is None or engine.origin is None:
         raise Refusal(f"{checkpoint} has no engine")
+    if converted.details.get("plugins"):
+        operators = ", ".join(converted.details["plugins"])
+        raise Refusal(f"PyTorch runs {operators} inside the engine, which Triton cannot")
     if engine.origin.backend != "tensorrt":
         raise Refusal(
             f"{checkpoint} was built by {engine.origin}, and Triton's TensorRT backend loads plans "

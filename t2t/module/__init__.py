@@ -4,7 +4,7 @@ from t2t.module.checkpoint import FORMAT, Converted
 from t2t.module.partial_module import PartialModule, load, with_parts
 from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
-from t2t.module.steps import EngineStep, OperatorStep, Partition, find_operator
+from t2t.module.steps import EngineStep, OperatorStep, Partition
 from t2t.module.trt_module import ReferenceExecutionWarning, TRTModule
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "ReferenceExecutionWarning",
     "TRTModule",
     "engine_required",
-    "find_operator",
     "load",
     "with_parts",
 ]

@@ -58,11 +58,16 @@ def write_bundle(
         ran_on: what computed these.
 
     Raises:
-        EngineError: there is no engine.
+        EngineError: there is no engine, or it has plugins.
         FileExistsError: there is something already.
     """
     if converted.engine is None:
         raise EngineError("this module has no engine of its own to export")
+    if converted.details.get("plugins"):
+        raise EngineError(
+            f"PyTorch runs {', '.join(converted.details['plugins'])} inside this engine, which C++ "
+            "cannot; save(path) writes it for Python"
+        )
     plan = converted.engine.plan.numpy()
     rest = {name: value for name, value in converted.to_state().items() if name != "engine"}
     signature = converted.signature.to_data()

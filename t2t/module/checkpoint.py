@@ -33,6 +33,7 @@ from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
 from t2t.module.parts import Part
 from t2t.module.steps import Partition
+from t2t.operator_data import find_operator
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
@@ -63,7 +64,8 @@ class Converted:
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
             "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
-            "tuning", "low_precision_io", and "parts" of a module in several parts.
+            "tuning", "low_precision_io", "parts" of a module in several parts, and "plugins", the
+            operators that an engine runs in PyTorch.
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
         partition: the engines and steps of a module in several parts, which has no engine and no
             program of its own; else None.
@@ -120,7 +122,8 @@ class Converted:
         """Read what `to_state` returned, checking everything.
 
         Raises:
-            CheckpointError: it is damaged, is not one of t2t's, or a newer t2t wrote it.
+            CheckpointError: it is damaged, is not one of t2t's, or a newer t2t wrote it; or an
+                operator that it runs is not registered in torch, or must not run.
         """
         data = _read_metadata(entries)
         try:
@@ -280,6 +283,8 @@ def _read_details(data: Any) -> dict[str, Any]:
     if details.get("tuning") is not None:
         Tuning.from_data(details["tuning"])
     [Part(**part) for part in details.get("parts") or ()]
+    for name in details.get("plugins") or ():
+        find_operator(name)
     return details
 
 

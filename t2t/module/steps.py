@@ -8,7 +8,6 @@ only operators that are registered in torch and have no side effects are run.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,25 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from t2t.errors import CheckpointError, EngineError
-from t2t.sizes.arithmetic import NUMBERS
-from t2t.torch_internals import OpNamespace, OpOverload, OpOverloadPacket, pytree, schema_of
+from t2t.operator_data import Data, program, tensors_read
 
 if TYPE_CHECKING:
     from t2t.module.checkpoint import Converted
 
-__all__ = ["EngineStep", "OperatorStep", "Partition", "find_operator"]
-
-Data = Any
-"""An argument as JSON has it; a mapping of one key stands for what JSON does not have."""
+__all__ = ["EngineStep", "OperatorStep", "Partition"]
 
 RunEngine = Callable[["Converted", Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
-
-# They read or write files.
-_FORBIDDEN = ("aten::from_file",)
-# What these take strings for are options; for others they may be names of files or of groups.
-_TAKE_STRINGS = ("aten", "prims", "torchvision")
-_NAMED = ("dtype", "layout", "memory_format")
-_PLAIN = (type(None), bool, int, float, str)
 
 
 @dataclass(frozen=True)
@@ -126,7 +114,12 @@ class Partition:
             if number not in self.outputs and number not in self.constants:
                 ends[place].append(number)
         return [
-            (_program(step) if isinstance(step, OperatorStep) else None, tuple(end))
+            (
+                program(step.operator, step.args, step.kwargs)
+                if isinstance(step, OperatorStep)
+                else None,
+                tuple(end),
+            )
             for step, end in zip(self.steps, ends, strict=True)
         ]
 
@@ -221,40 +214,6 @@ class Partition:
             raise CheckpointError(f"the checkpoint's steps are damaged: {error!r}") from error
 
 
-def find_operator(name: str) -> OpOverload:
-    """Return the operator of a name, such as "aten::sort.stable" or "aten::relu".
-
-    Raises:
-        CheckpointError: there is none, or it does more than to compute tensors from its arguments.
-    """
-    found = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name)
-    space = found and getattr(torch.ops, found[1], None)
-    packet = getattr(space, found[2], None) if found and isinstance(space, OpNamespace) else None
-    overload = (found and found[3]) or "default"
-    if not isinstance(packet, OpOverloadPacket) or overload not in packet.overloads():  # type: ignore[no-untyped-call]
-        raise CheckpointError(
-            f"torch has no operator {name!r}: import the package that registers it, as torchvision"
-        )
-    operator: OpOverload = getattr(packet, overload)
-    problem = _problem(operator)
-    if problem:
-        raise CheckpointError(f"{name} must not be a step of a converted module: {problem}")
-    return operator
-
-
-def _problem(operator: OpOverload) -> str:
-    schema = schema_of(operator)
-    if schema.name in _FORBIDDEN or schema.is_mutable:
-        return "it has side effects"
-    kinds = [str(returned.type) for returned in schema.returns]
-    if not kinds or any(kind not in ("Tensor", "List[Tensor]") for kind in kinds):
-        return "it gives something else than tensors"
-    strings = any("str" in str(argument.type) for argument in schema.arguments)
-    if strings and operator.namespace not in _TAKE_STRINGS:
-        return "it takes a string, which may be the name of a file"
-    return ""
-
-
 def _check_engine_step(step: EngineStep, engines: Sequence[Converted]) -> None:
     if not 0 <= step.engine < len(engines):
         raise CheckpointError(f"{step}: there is no such engine")
@@ -286,108 +245,4 @@ def _reads(step: Step) -> list[int]:
     """Return the numbers of the tensors that a step reads."""
     if isinstance(step, EngineStep):
         return [*step.inputs]
-    found: list[int] = []
-    pending: list[Any] = [*step.args, *step.kwargs.values()]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, Mapping):
-            found += [item["tensor"]] if "tensor" in item else []
-            pending += [item["size"]] if "size" in item else []
-        elif isinstance(item, list):
-            pending += item
-    return found
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """An argument that is known at run time: tensor ``number``, or a device if that is None."""
-
-    number: int | None
-
-
-@dataclass(frozen=True)
-class _Size:
-    """A size that is computed of others: a number, a tensor's size, or [function, *arguments]."""
-
-    data: Data
-
-
-def _program(step: OperatorStep) -> Callable[..., list[torch.Tensor]]:
-    """Return what runs an operator step: a function of all tensors and the device."""
-    operator = find_operator(step.operator)
-    args = [_argument(item) for item in step.args]
-    kwargs = {str(name): _argument(item) for name, item in step.kwargs.items()}
-
-    def run(values: Mapping[int, torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-        given = [_filled(item, values, device) for item in args]
-        named = {name: _filled(item, values, device) for name, item in kwargs.items()}
-        result = operator(*given, **named)
-        if isinstance(result, torch.Tensor):
-            return [result]
-        return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-
-    return run
-
-
-def _filled(item: Any, values: Mapping[int, torch.Tensor], device: torch.device) -> Any:
-    """Return an argument at run time."""
-    if isinstance(item, _Slot):
-        return device if item.number is None else values[item.number]
-    if isinstance(item, list):
-        return [_filled(part, values, device) for part in item]
-    return _size(item.data, values) if isinstance(item, _Size) else item
-
-
-def _size(data: Data, values: Mapping[int, torch.Tensor]) -> Any:
-    if isinstance(data, Mapping):
-        size = values[data["tensor"]].shape[data["dim"]]
-        return (size - data["offset"]) // data["factor"]
-    if isinstance(data, list):
-        return NUMBERS[data[0]](*(_size(item, values) for item in data[1:]))
-    return data
-
-
-def _argument(data: Data) -> Any:
-    """Read an argument.
-
-    Raises:
-        CheckpointError: this is none.
-    """
-    if type(data) in _PLAIN:
-        return data
-    if isinstance(data, list):
-        return [_argument(item) for item in data]
-    kind: str = ""
-    value: Any = None
-    if isinstance(data, Mapping) and len(data) == 1:
-        [(kind, value)] = data.items()
-    if kind == "tensor":
-        return _Slot(int(value))
-    if kind == "device":
-        return _Slot(None)
-    if kind == "size":
-        _check_size(value)
-        return _Size(value)
-    if kind == "float":
-        return float(value)
-    if kind == "complex":
-        return complex(*map(float, value))
-    constant = getattr(torch, value, None) if kind in _NAMED and isinstance(value, str) else None
-    if not isinstance(constant, torch.dtype | torch.layout | torch.memory_format):
-        raise CheckpointError(f"a step has the argument {data!r}")
-    return constant
-
-
-def _check_size(data: Data) -> None:
-    """Raise CheckpointError unless this says how to compute a size."""
-    if isinstance(data, Mapping):
-        numbers = [data.get(name) for name in ("tensor", "dim", "factor", "offset")]
-        fits = all(isinstance(x, int) for x in numbers) and data["factor"] > 0
-    elif isinstance(data, list):
-        fits = len(data) > 1 and data[0] in NUMBERS
-        for item in data[1:]:
-            _check_size(item)
-    else:
-        fits = isinstance(data, int | float)
-    if not fits:
-        raise CheckpointError(f"a step has the size {data!r}")
+    return tensors_read([*step.args, *step.kwargs.values()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -76,6 +76,7 @@ class TRTModule(torch.nn.Module):
             signature's names of it.
         low_precision_io: the type of inputs and outputs that the original has in float32, where it
             is another one.
+        plugins: names of the operators that PyTorch runs inside the engine.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -104,6 +105,7 @@ class TRTModule(torch.nn.Module):
         parts: Sequence[Part] = (),
         state: Mapping[str, torch.Tensor] = MappingProxyType({}),
         low_precision_io: torch.dtype | None = None,
+        plugins: Collection[str] = (),
     ) -> None:
         super().__init__()
         self._converted = None
@@ -139,6 +141,7 @@ class TRTModule(torch.nn.Module):
             "tuning": None if tuning is None else tuning.to_data(),
             **({"parts": [asdict(part) for part in parts]} if parts else {}),
             "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
+            **({"plugins": sorted(plugins)} if plugins else {}),
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
@@ -322,6 +325,8 @@ class TRTModule(torch.nn.Module):
     def save_engine(self, path: str | os.PathLike[str]) -> None:
         """Write the plain engine file, which trtexec and TensorRT's C++ API load.
 
+        With plugins of t2t in it (``details["plugins"]``) only `from_engine` reads it.
+
         Raises:
             EngineError: there is no engine.
         """
@@ -348,7 +353,7 @@ class TRTModule(torch.nn.Module):
             kwargs: more keyword inputs.
 
         Raises:
-            EngineError: there is no engine, or the samples cannot be run.
+            EngineError: there is no engine, it has plugins, or the samples cannot be run.
             FileExistsError: there is something already.
         """
         converted = self._filled()

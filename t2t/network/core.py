@@ -54,6 +54,8 @@ class NetworkCore:
         self.policy = policy or Policy()
         self.weights: dict[str, torch.Tensor] = {}
         """Data of the constant layers that numpy has no type for, by layer name."""
+        self.plugins: set[str] = set()
+        """Names of the operators that it runs as plugins."""
         self._operation = Operation("network")
         self._values: dict[int, NetworkTensor] = {}
         self._kinds: dict[int, Kind] = {}
@@ -97,6 +99,11 @@ class NetworkCore:
     def output(self) -> Any:
         """What torch answered: a fake tensor (its shape may be symbolic), or several."""
         return self._operation.output
+
+    @property
+    def operator(self) -> str:
+        """Full name of the operator that is converted: "aten::sort.stable"."""
+        return self._operation.operators[0]
 
     def is_used(self, index: int) -> bool:
         """Return whether an output is read: a converter may return None in place of others."""

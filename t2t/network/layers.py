@@ -445,6 +445,12 @@ class Layers(NetworkCore):
             self.weights[layer.name] = data
         return self.result(layer)
 
+    def add_plugin_v3(self, inputs: Sequence[TensorLike], plugin: Any) -> list[NetworkTensor]:
+        """Add an IPluginV3Layer of an IPluginV3 (`t2t.plugins`); TensorRT-RTX has none."""
+        self.keep(plugin)
+        layer = self.add("add_plugin_v3", [self.tensor(x) for x in inputs], [], plugin)
+        return [self.result(layer, index) for index in range(layer.num_outputs)]
+
     def _ranked(self, x: NetworkTensor) -> NetworkTensor:
         """Return a tensor with one dimension at least, which these layers ask for."""
         return x if len(x.shape) else self.reshape(x, (1,))

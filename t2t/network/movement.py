@@ -9,7 +9,7 @@ import torch
 
 from t2t.backend import trt
 from t2t.errors import ConversionError
-from t2t.io import Dimension
+from t2t.io import Dimension, Place
 from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, TensorLike, member
 from t2t.network.tensors import shape as shape_of
@@ -37,6 +37,14 @@ class Movement(NetworkCore):
     ) -> None:
         """Return which dimensions of the network inputs a symbol stands in."""
         self._sizes.bind(symbol, dimension, inputs)
+
+    def place_of(self, symbol: Symbol) -> tuple[NetworkTensor, Place]:
+        """Return a network input in which a symbol stands, and where.
+
+        Raises:
+            ConversionError: there is none.
+        """
+        return self._sizes.place_of(symbol)
 
     def shape_tensor(self, sizes: Sequence[int | torch.SymInt]) -> NetworkTensor:
         """Return sizes as a 1-D int64 network tensor; plain neighbours are one constant."""

@@ -27,9 +27,9 @@ from t2t.precision import Policy, operator_name
 from t2t.sizes import example_size, expression, is_symbolic
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.expressions import evaluate, symbols_of
-from t2t.sizes.polynomials import add, multiply, symbol_value
+from t2t.sizes.polynomials import multiple_of, symbol_value
 from t2t.sizes.proofs import span
-from t2t.sizes.terms import Polynomial, Symbol
+from t2t.sizes.terms import Symbol
 from t2t.torch_internals import OpOverload
 from t2t.tracing import Call, Graph, Value, emit
 from t2t.tracing.emit import describe, gaps, located
@@ -499,12 +499,9 @@ def _places(symbol: Symbol, inputs: Sequence[Value]) -> list[Place]:
     found = []
     for index, value in enumerate(inputs):
         for dim, size in enumerate(value.tensor.shape):
-            x = expression(size)
-            factor = x.terms.get((symbol,), 0) if isinstance(x, Polynomial) else 0
-            if factor < 1 or not isinstance(x, Polynomial):
-                continue
-            if x == add(multiply(symbol_value(symbol), factor), x.constant):
-                found.append(Place(index, dim, factor, x.constant))
+            multiple = multiple_of(expression(size), symbol)
+            if multiple is not None:
+                found.append(Place(index, dim, *multiple))
     return found
 
 

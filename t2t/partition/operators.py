@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from t2t.errors import CheckpointError, ConversionError, T2TError
 from t2t.isolation import storage_key
-from t2t.module import OperatorStep, find_operator
-from t2t.sizes import expression, is_symbolic
+from t2t.module import OperatorStep
+from t2t.operator_data import data_of, find_operator
+from t2t.sizes import expression
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.terms import Symbol
@@ -97,24 +97,7 @@ class Operators:
 
     def _data(self, x: Any) -> Any:
         """Return an argument as data."""
-        if isinstance(x, torch.Tensor):
-            return {"tensor": self.number(x)}
-        if isinstance(x, list | tuple):
-            return [self._data(item) for item in x]
-        if is_symbolic(x):
-            return {"size": self._size(expression(x))}
-        if isinstance(x, float) and not math.isfinite(x):
-            return {"float": str(x)}
-        if isinstance(x, complex):
-            return {"complex": [str(x.real), str(x.imag)]}
-        if x is None or isinstance(x, bool | int | float | str):
-            return x
-        if isinstance(x, torch.device):
-            return {"device": True}
-        for kind in ("dtype", "layout", "memory_format"):
-            if isinstance(x, getattr(torch, kind)):
-                return {kind: str(x).removeprefix("torch.")}
-        raise ConversionError(f"an argument is a {type(x).__name__}")
+        return data_of(x, self.number, lambda size: self._size(expression(size)))
 
     def _size(self, x: Any) -> Any:
         """Return what computes a size of the sizes of tensors, as data."""

@@ -1,7 +1,6 @@
-"""Plugins: torch functions that run inside an engine as they are. Nothing lives here yet.
+"""Operators that PyTorch computes inside an engine, as plugins of TensorRT (`IPluginV3`).
 
-What TensorRT has no layer for can be a plugin (`IPluginV3`) that calls the original torch function
-from inside the engine. Such a plugin needs TensorRT proper; TensorRT-RTX has no plugin layers. A
-plugin made from any torch function, its serialization and its use in a converter go into this
-package. Until then an operator that TensorRT cannot express is refused, by name.
+`registration` has the decorator and adds the layers, `call` writes an operator with its arguments
+as data, `sizes` its results' sizes as expressions, and `classes` is what TensorRT sees of it.
+Plugins need TensorRT proper: TensorRT-RTX has their classes, but no layer for them.
 """

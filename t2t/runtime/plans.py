@@ -11,6 +11,7 @@ import torch
 from t2t import backend
 from t2t.backend import trt
 from t2t.errors import BackendError, EngineError
+from t2t.plugins.classes import register_creator
 
 __all__ = ["Origin", "PlanData", "as_plan", "deserialize", "origin_of"]
 
@@ -105,6 +106,8 @@ def _deserialize(plan: torch.Tensor, origin: Origin, device: torch.device) -> An
     runtime = trt.Runtime(backend.logger())
     if runtime is None:
         raise EngineError(f"TensorRT does not start: {backend.error_text()}")
+    if backend.has_layer("add_plugin_v3"):
+        register_creator()
     data = plan.numpy()
     if hasattr(runtime, "get_engine_validity"):
         validity, bits = runtime.get_engine_validity(data)

@@ -83,10 +83,18 @@ class SizeLayers:
                 self._known[part] = self._table(part)
         return ex.evaluate(x, _Lazy(self._symbol), self._arithmetic, self._known)
 
-    def _symbol(self, symbol: Symbol) -> Any:
+    def place_of(self, symbol: Symbol) -> tuple[Any, Place]:
+        """Return an input in which a symbol stands, and where.
+
+        Raises:
+            ConversionError: there is none.
+        """
         if symbol not in self._tensors:
             raise ConversionError(f"the size {symbol} is not a dimension of an input")
-        tensor, place = self._tensors[symbol][0]
+        return self._tensors[symbol][0]
+
+    def _symbol(self, symbol: Symbol) -> Any:
+        tensor, place = self.place_of(symbol)
         size = self._size_of(tensor, place.dim)
         if place.offset:
             size = self._arithmetic["subtract"](size, self._net.vector([place.offset]))

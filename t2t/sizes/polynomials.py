@@ -22,6 +22,7 @@ __all__ = [
     "maximum",
     "minimum",
     "modulo",
+    "multiple_of",
     "multiply",
     "never_zero_factors",
     "order_of",
@@ -35,6 +36,14 @@ __all__ = [
 def symbol_value(symbol: Symbol) -> Value:
     """Return a symbol as an expression."""
     return symbol.low if symbol.low == symbol.high else Polynomial({(symbol,): 1})
+
+
+def multiple_of(x: Value, symbol: Symbol) -> tuple[int, int] | None:
+    """Return factor (at least 1) and offset where x is ``factor * symbol + offset``, else None."""
+    factor = x.terms.get((symbol,), 0) if isinstance(x, Polynomial) else 0
+    if factor < 1 or not isinstance(x, Polynomial):
+        return None
+    return (factor, x.constant) if len(x.terms) == 1 + (x.constant != 0) else None
 
 
 def atom_of(name: str, *args: Value) -> Value:

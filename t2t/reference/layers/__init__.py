@@ -14,6 +14,7 @@ from t2t.reference.layers import (  # noqa: F401  each registers its layers
     gather,
     matrix,
     normalization,
+    plugin,
     pooling,
     quantization,
     reduction,
