@@ -86,9 +86,13 @@ def _creator(own: str) -> Any:
         creator = Creator()
         registry = trt.get_plugin_registry()
         backend.forget_errors()
-        if not registry.register_creator(creator, NAMESPACE):
+        if registry.register_creator(creator, NAMESPACE):
+            return creator
+        # TensorRT's registry outlives a t2t that is imported again.
+        known = registry.get_creator(NAME, VERSION, NAMESPACE)
+        if known is None:
             raise BackendError(f"TensorRT registers no plugin: {backend.error_text()}")
-        return creator
+        return known
 
 
 @functools.cache
