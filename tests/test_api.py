@@ -116,7 +116,7 @@ def definitions(name):
     return methods, sets
 
 
-OWN = {"building", "call", "fields", "run", "text"}
+OWN = {"building", "call", "fields", "results", "run", "text"}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from t2t.errors import (
 from t2t.io import Place
 from t2t.network import Network
 from t2t.operator_data import find_operator
+from t2t.plugins import classes
 from t2t.plugins.call import PluginCall
 from t2t.plugins.classes import NAME, NAMESPACE, VERSION, make_plugin, register_creator
 from t2t.plugins.sizes import InputSizes, to_dimension
@@ -602,6 +603,8 @@ def test_the_creator_is_registered_once() -> None:
     assert register_creator() is creator
     assert trt.get_plugin_registry().get_creator(NAME, VERSION, NAMESPACE) is creator
     assert [field.name for field in creator.field_names] == ["call"]
+    # As when t2t is imported again.
+    assert classes._creator.__wrapped__(backend.name()) is creator
 
 
 # -- the plugin itself ---------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +122,10 @@ class PluginCall:
         def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
             values = dict(enumerate([*inputs, *outputs]))
             device = outputs[0].device
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            with ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+                if torch.is_autocast_enabled(device.type):
+                    stack.enter_context(torch.autocast(device.type, enabled=False))
                 before = _kinds(outputs)
                 results = compute(values, device)
                 # PyTorch changes the shape of what it is to write to, where it can.

@@ -16,7 +16,7 @@ import torch
 
 from t2t import backend
 from t2t.backend import trt
-from t2t.dtypes import from_trt, to_trt
+from t2t.dtypes import to_trt
 from t2t.errors import BackendError, CheckpointError
 from t2t.plugins.call import PluginCall
 from t2t.plugins.sizes import to_dimension
@@ -86,9 +86,13 @@ def _creator(own: str) -> Any:
         creator = Creator()
         registry = trt.get_plugin_registry()
         backend.forget_errors()
-        if not registry.register_creator(creator, NAMESPACE):
+        if registry.register_creator(creator, NAMESPACE):
+            return creator
+        # TensorRT's registry outlives a t2t that is imported again.
+        known = registry.get_creator(NAME, VERSION, NAMESPACE)
+        if known is None:
             raise BackendError(f"TensorRT registers no plugin: {backend.error_text()}")
-        return creator
+        return known
 
 
 @functools.cache
@@ -113,6 +117,7 @@ def _plugin_class(own: str) -> Any:
             self.num_outputs = len(call.outputs)
             self.metadata_string = call.operator
             self.call, self.run, self.building = call, run, building
+            self.results = [output.dtype for output in call.outputs]
             # TensorRT reads the field after the method that gives it has returned.
             self.text = np.frombuffer(call.to_text().encode(), np.int8)
             with backend.use(own):
@@ -131,7 +136,7 @@ def _plugin_class(own: str) -> Any:
         def get_output_data_types(self, input_types: Sequence[Any]) -> list[Any]:
             del input_types
             with backend.use(own):
-                return [to_trt(output.dtype) for output in self.call.outputs]
+                return [to_trt(dtype) for dtype in self.results]
 
         def get_output_shapes(
             self, inputs: Sequence[Any], shape_inputs: Sequence[Any], expr_builder: Any
@@ -147,7 +152,7 @@ def _plugin_class(own: str) -> Any:
             self, pos: int, in_out: Sequence[Any], num_inputs: int
         ) -> bool:
             desc = in_out[pos].desc
-            types = [*self.call.inputs, *(output.dtype for output in self.call.outputs)]
+            types = [*self.call.inputs, *self.results]
             with backend.use(own):
                 known = num_inputs == len(self.call.inputs) and pos < len(types)
                 is_linear = desc.format == trt.TensorFormat.LINEAR
@@ -185,10 +190,10 @@ def _plugin_class(own: str) -> Any:
             try:
                 with ExitStack() as stack:
                     device = _device(stream, stack)
-                    given = _tensors(input_desc, inputs, device)
+                    given = _tensors(input_desc, self.call.inputs, inputs, device)
                     if self.building:
                         given = [_harmless(x) for x in given]
-                    self.run(given, _tensors(output_desc, outputs, device))
+                    self.run(given, _tensors(output_desc, self.results, outputs, device))
             except Exception as error:
                 backend.note_error(f"the plugin {self.call.operator} failed: {error}")
                 raise
@@ -198,7 +203,7 @@ def _plugin_class(own: str) -> Any:
 
 def _device(stream: int, stack: ExitStack) -> torch.device:
     """Return where TensorRT's addresses are, and compute there on its stream."""
-    if not torch.cuda.is_available():
+    if not _has_gpu():
         return torch.device("cpu")  # no TensorRT is at work, but a test
     device = torch.device("cuda", torch.cuda.current_device())
     external = torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
@@ -206,12 +211,20 @@ def _device(stream: int, stack: ExitStack) -> torch.device:
     return device
 
 
+# Without one, to ask again takes as long as the first time: most of a millisecond.
+_has_gpu = functools.cache(torch.cuda.is_available)
+
+
 def _tensors(
-    descriptions: Sequence[Any], addresses: Sequence[int], device: torch.device
+    descriptions: Sequence[Any],
+    dtypes: Sequence[torch.dtype],
+    addresses: Sequence[int],
+    device: torch.device,
 ) -> list[torch.Tensor]:
+    """Return what lies at addresses; the types are those of the only combination that is taken."""
     return [
-        tensor_at(address, from_trt(desc.type), tuple(desc.dims), device)
-        for desc, address in zip(descriptions, addresses, strict=True)
+        tensor_at(address, dtype, tuple(desc.dims), device)
+        for desc, dtype, address in zip(descriptions, dtypes, addresses, strict=True)
     ]
 
 
