@@ -35,6 +35,7 @@ _LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set it
 _PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
 _DEVICE = "the converted module runs where its inputs are; leave it out"
 _NO_DLA = "DLA is not supported; leave it out"
+_GRAPHS = "it is a setting of the converted module: model_trt.cuda_graph = True"
 _CACHE = "say cache_dir=<a folder>: what was built before is not built again"
 
 FOREIGN: dict[str, str] = {
@@ -83,6 +84,11 @@ FOREIGN: dict[str, str] = {
             _WHOLE,
         ),
         ("device gpu_id", _DEVICE),
+        (
+            "cuda_graph cuda_graphs cudagraphs use_cuda_graph use_cudagraphs enable_cuda_graph "
+            "enable_cuda_graphs enable_cudagraphs cudagraphs_mode",
+            _GRAPHS,
+        ),
         ("timing_cache_path", "say timing_cache=<path>"),
         (
             "cache_built_engines reuse_cached_engines engine_cache_dir engine_cache_size "
