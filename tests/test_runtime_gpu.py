@@ -297,6 +297,7 @@ def test_memory_stays_flat_with_graphs(graphs):
 
 def test_graphs_are_freed_with_the_execution(scaled):
     device = torch.device("cuda", torch.cuda.current_device())
+    gc.collect()
     before = torch.cuda.memory_allocated()
     execution = Execution(scaled, device)
     for size in range(SIZE, SIZE + 20):
@@ -306,7 +307,7 @@ def test_graphs_are_freed_with_the_execution(scaled):
     del execution
     gc.collect()
     assert stream.query()
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated() <= before
 
 
 def test_other_addresses_and_layouts_of_inputs(graphs):

@@ -68,6 +68,13 @@ def test_one_graph_is_recorded_for_each_set_of_shapes(engine, execution, capture
     assert [context.active_optimization_profile for context in engine.contexts] == [0, 0, 1]
 
 
+def test_there_are_none_on_a_cpu(engine):
+    execution = Execution(engine, CPU)
+    for seed in (0, 1):
+        check(execution, 2, seed)
+    assert engine.contexts[0].streams == [0, 0]
+
+
 def test_outputs_are_the_callers_own(execution):
     first = check(execution, 2, seed=0)
     kept = {name: x.clone() for name, x in first.items()}

@@ -110,7 +110,7 @@ class Execution:
     Args:
         engine: the ICudaEngine.
         device: where it is loaded.
-        capture: how CUDA graphs are recorded.
+        capture: how CUDA graphs are recorded; by default there are none on a CPU.
 
     Attributes:
         device: where it is loaded.
@@ -123,7 +123,7 @@ class Execution:
     ) -> None:
         self._engine = engine
         self.device = device
-        self._capture = capture or CudaCapture()
+        self._capture = capture or (CudaCapture() if device.type == "cuda" else None)
         self._backend = backend.name()
         ports = [self._port(i) for i in range(engine.num_io_tensors)]
         is_input = {
@@ -161,13 +161,16 @@ class Execution:
             EngineError: TensorRT fails; its own words are in the message. Or the engine cannot be
                 in a CUDA graph.
         """
+        capture = self._capture if cuda_graph else None
         if self.device.type != "cuda":
-            return self._run_graph(inputs, None) if cuda_graph else self._run(inputs, None)
+            if capture is None:
+                return self._run(inputs, None)
+            return self._run_graph(inputs, None, capture)
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream(self.device)
-            if cuda_graph and not torch.cuda.is_current_stream_capturing():
-                return self._run_graph(inputs, stream)
-            return self._run(inputs, stream)
+            if capture is None or torch.cuda.is_current_stream_capturing():
+                return self._run(inputs, stream)
+            return self._run_graph(inputs, stream, capture)
 
     def profile(
         self, inputs: Mapping[str, torch.Tensor], runs: int, warmup: int
@@ -233,7 +236,10 @@ class Execution:
         return self._move_home(results, stream)
 
     def _run_graph(
-        self, inputs: Mapping[str, torch.Tensor], stream: torch.cuda.Stream | None
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        stream: torch.cuda.Stream | None,
+        capture: CudaCapture,
     ) -> dict[str, torch.Tensor]:
         given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
         key = [
@@ -243,7 +249,7 @@ class Execution:
         handle = 0 if stream is None else stream.cuda_stream
         recorded = self._take_graph(handle, key)
         if recorded is None:
-            recorded = self._record(given, key)
+            recorded = self._record(given, key, capture)
         else:
             for port, static, tensor in zip(self.inputs, recorded.inputs, given, strict=True):
                 if not port.on_host:
@@ -259,7 +265,9 @@ class Execution:
 
     # Memory that is made in inference mode could not be written outside of it.
     @torch.inference_mode(False)
-    def _record(self, given: Sequence[torch.Tensor], key: list[Any]) -> _Recorded:
+    def _record(
+        self, given: Sequence[torch.Tensor], key: list[Any], capture: CudaCapture
+    ) -> _Recorded:
         if self._no_graph:
             # A capture that fails leaves torch's allocator waiting, so it is not tried again.
             raise refused(self._no_graph)
@@ -269,7 +277,7 @@ class Execution:
         inputs = [ready(tensor.clone()) for tensor in given]
         with self._lock:
             lane = self._new_lane(reserved=True, recorded=True)
-        with self._capture.stream(self.device) as handle:
+        with capture.stream(self.device) as handle:
             self._bind(lane, inputs, handle)
             for port, shape in zip(self.outputs, lane.shapes, strict=True):
                 if -1 in shape:
@@ -290,7 +298,7 @@ class Execution:
             if capturable is not None and not capturable(handle):
                 raise refused("TensorRT says so")
             try:
-                graph = self._capture.record(enqueue)
+                graph = capture.record(enqueue)
             except (RuntimeError, EngineError) as error:
                 self._no_graph = str(error)
                 raise refused(self._no_graph) from error

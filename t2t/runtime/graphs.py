@@ -20,8 +20,7 @@ __all__ = ["CudaCapture", "Graph", "config_for_recording", "refused"]
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it does not wait for the legacy default stream
 
-# A device has one stream for captures. Besides, torch lets no thread draw random numbers on the
-# GPU by the default generator while another one captures.
+# A device has one stream for captures.
 _lock = threading.Lock()
 
 
@@ -50,7 +49,9 @@ class CudaCapture:
                 with torch.cuda.stream(side):
                     yield side.cuda_stream
             except BaseException:
-                side.synchronize()  # TensorRT frees the context in which it may still be working
+                with suppress(RuntimeError):
+                    # TensorRT frees the context, in which the GPU may still be working.
+                    side.synchronize()
                 raise
             before.wait_stream(side)
 
