@@ -430,3 +430,29 @@ def test_threads_share_a_state(total, cuda_graph):
     in_threads(10, work)
     totals = sorted(y[0].item() for ys in seen for y in ys)
     assert totals == [2.0 * call for call in range(1, 201)]
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_a_real_engine_in_ten_threads(cuda_graph):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 5)
+    ).eval()
+    dims = [{0: torch.export.Dim("batch", min=1, max=4)}]
+    module = t2t.convert(model, [torch.rand(2, 3, 8, 8)], dynamic_shapes=dims)
+    device = torch.device("cuda", torch.cuda.current_device())
+    reason = module.engine.why_not(device)
+    if reason is not None:
+        pytest.skip(reason)
+    module.cuda_graph = cuda_graph
+
+    def work(index):
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            generator = torch.Generator().manual_seed(index)
+            for call in range(100):
+                x = torch.rand(1 + (index + call) % 3, 3, 8, 8, generator=generator)
+                y = module(x.to(device)).cpu()
+                torch.testing.assert_close(y, model(x), rtol=1e-3, atol=1e-3)
+
+    in_threads(10, work)
+    assert module.ran_on.is_engine
