@@ -21,7 +21,7 @@ from t2t.version import __version__ as __version__
 if TYPE_CHECKING:
     from t2t import backend, errors
     from t2t.benchmarking import benchmark
-    from t2t.conversion import convert, convert_submodules
+    from t2t.conversion import convert, convert_submodules, refit
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
     from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
