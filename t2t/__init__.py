@@ -21,7 +21,7 @@ from t2t.version import __version__ as __version__
 if TYPE_CHECKING:
     from t2t import backend, errors
     from t2t.benchmarking import benchmark
-    from t2t.conversion import convert, convert_submodules
+    from t2t.conversion import convert, convert_submodules, refit
     from t2t.converters import supported_operators
     from t2t.lowering import missing_operators, to_network
     from t2t.module import PartialModule, ReferenceExecutionWarning, TRTModule, load
@@ -56,6 +56,7 @@ __all__ = [
     "missing_operators",
     "plugin",
     "record",
+    "refit",
     "sensitivity",
     "supported_operators",
     "to_network",
@@ -84,6 +85,7 @@ _HOMES = {
     "missing_operators": "t2t.lowering",
     "plugin": "t2t.plugins.registration",
     "record": "t2t.recording",
+    "refit": "t2t.conversion",
     "sensitivity": "t2t.tuning",
     "supported_operators": "t2t.converters",
     "to_network": "t2t.lowering",

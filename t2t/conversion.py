@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import os
 import time
@@ -16,9 +17,9 @@ import torch
 
 from t2t.backend import use
 from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
-from t2t.errors import ConversionError, OptionError, StateError
+from t2t.errors import ConversionError, EngineError, OptionError, StateError
 from t2t.exported import dynamic_shapes_of, unpacked
-from t2t.io import arguments
+from t2t.io import Signature, arguments
 from t2t.lowering import Conversion, Traced, trace_module, without_dropout
 from t2t.module import Converted, PartialModule, TRTModule
 from t2t.options import check_module, check_options, refuse_unknown
@@ -28,11 +29,13 @@ from t2t.precision import Policy, Tuning
 from t2t.quantization.calibration import calibrate
 from t2t.quantization.plan import Wanted
 from t2t.quantization.scales import Scales
-from t2t.reference import capture
+from t2t.reference import Program, capture
 from t2t.rounding import Bits
+from t2t.runtime import PlanData
+from t2t.runtime.refitting import refitted_plan
 from t2t.tuning import Trials, tuned
 
-__all__ = ["computed_in", "convert", "convert_submodules"]
+__all__ = ["computed_in", "convert", "convert_submodules", "refit"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ def convert(
     workspace: int | None = None,
     optimization_level: int | None = None,
     tf32: bool = False,
+    refittable: bool = False,
     compute_capabilities: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -150,6 +154,8 @@ def convert(
         workspace: most scratch memory that a layer may use, in bytes; None is TensorRT's default.
         optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
         tf32: let fp32 matrix products round to 10 bits of mantissa.
+        refittable: let the engine take new weights later, by `t2t.refit`; only where there is a
+            GPU, and it may be a little slower.
         compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
@@ -250,6 +256,52 @@ def convert_submodules(
     check_options(options)
     with use(options["backend"]):
         return _convert_parts(model, inputs, kwargs, options, None, modules, torch_executed_modules)
+
+
+def refit(
+    converted: TRTModule,
+    module: Callable[..., Any],
+    inputs: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TRTModule:
+    """Return a converted module with the weights that the original has now, without a build.
+
+    The module is traced again, so that constants that were folded, transposed or cast follow, too.
+    Where its network is the same but for weights, the engine gets those that have changed.
+
+    Args:
+        converted: what `convert` returned with ``refittable=True``; it stays as it is.
+        module: the module that it was converted from, or one like it, with the new weights.
+        inputs: example inputs, as for `convert`.
+        kwargs: more keyword arguments.
+        options: those of `convert` that it was converted with; where these have a ``tolerance``,
+            ``fp32_modules=converted.tuning.fp32_modules`` and ``fp32_ops`` likewise instead. The
+            builder's have no effect any more.
+
+    Returns:
+        Another converted module. Its state, if any, is that of the module.
+
+    Raises:
+        ConversionError: the network differs in more than weights.
+        EngineError: there is no engine or no program; the engine is not refittable, cannot be
+            loaded on the current GPU, or has no place for a weight that has changed.
+    """
+    check_module(module)
+    if isinstance(module, TRTModule):
+        raise ConversionError("the new weights come from the original module, not a converted one")
+    known = [name for name in _OPTIONS if name not in (*_OF_PARTS, "backend", "keep_program")]
+    refuse_unknown({name: x for name, x in options.items() if name not in known}, known)
+    check_options({**_DEFAULTS, **options})
+    if converted.engine is None or converted.program is None:
+        raise EngineError(
+            "only one engine with its program can be refitted: convert(..., "
+            "refittable=True), neither partial nor with keep_program=False"
+        )
+    with use(converted.details["backend"]):
+        made = _convert_whole(module, inputs, kwargs, refit=converted, **options)[0]
+    made.require_engine, made.cuda_graph = converted.require_engine, converted.cuda_graph
+    return made
 
 
 def _convert_partial(
@@ -463,20 +515,27 @@ def _engine(
     if options["keep_program"] or options["cache_dir"] is not None:
         program = capture(network.raw, network.weights, network.sizes())
     started = time.perf_counter()
-    plan = build(
-        network.raw,
-        builder=conversion.builder,
-        profiles=conversion.profiles(),
-        **{name: options[name] for name in _OF_BUILDER},
-        program=program,
-    )
+    previous: TRTModule | None = options.get("refit")
+    if previous is None:
+        plan: PlanData = build(
+            network.raw,
+            builder=conversion.builder,
+            profiles=conversion.profiles(),
+            **{name: options[name] for name in _OF_BUILDER},
+            program=program,
+        )
+        compute_capabilities = built_for(capabilities)
+    else:
+        assert program is not None
+        plan = _refitted(previous, conversion.signature, program)
+        compute_capabilities = tuple(previous.details["compute_capabilities"])
     _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
     return TRTModule(
         plan,
         conversion.signature,
         program if options["keep_program"] else None,
         precision=computed_in(network.raw),
-        compute_capabilities=built_for(capabilities),
+        compute_capabilities=compute_capabilities,
         original=original,
         quantization=conversion.quantization,
         state=conversion.state,
@@ -486,10 +545,23 @@ def _engine(
     )
 
 
+def _refitted(previous: TRTModule, signature: Signature, program: Program) -> PlanData:
+    assert previous.engine is not None
+    assert previous.program is not None
+    if json.dumps(signature.to_data()) != json.dumps(previous.signature.to_data()):
+        raise ConversionError(
+            f"the module takes or returns something else than the converted one: {signature} and "
+            f"not {previous.signature}. Give the options that it was converted with"
+        )
+    device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return refitted_plan(previous.engine.plan, previous.program, program, device)
+
+
 _OF_BUILDER = (
     "workspace",
     "optimization_level",
     "tf32",
+    "refittable",
     "compute_capabilities",
     "timing_cache",
     "cache_dir",

@@ -35,6 +35,8 @@ _LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set it
 _PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
 _DEVICE = "the converted module runs where its inputs are; leave it out"
 _NO_DLA = "DLA is not supported; leave it out"
+_REFIT = "say refittable=True, and then t2t.refit(model_trt, module, inputs)"
+_GRAPHS = "it is a setting of the converted module: model_trt.cuda_graph = True"
 _CACHE = "say cache_dir=<a folder>: what was built before is not built again"
 
 FOREIGN: dict[str, str] = {
@@ -83,6 +85,12 @@ FOREIGN: dict[str, str] = {
             _WHOLE,
         ),
         ("device gpu_id", _DEVICE),
+        ("refit make_refittable immutable_weights", _REFIT),
+        (
+            "cuda_graph cuda_graphs cudagraphs use_cuda_graph use_cudagraphs enable_cuda_graph "
+            "enable_cuda_graphs enable_cudagraphs cudagraphs_mode",
+            _GRAPHS,
+        ),
         ("timing_cache_path", "say timing_cache=<path>"),
         (
             "cache_built_engines reuse_cached_engines engine_cache_dir engine_cache_size "
@@ -92,7 +100,7 @@ FOREIGN: dict[str, str] = {
         ("lazy_engine_init use_python_runtime", "engines load at their first run; leave it out"),
         ("builder_optimization_level", "say optimization_level=0 to 5"),
         (
-            "sparse_weights refit make_refittable immutable_weights strip_engine_weights "
+            "sparse_weights strip_engine_weights "
             "num_avg_timing_iters avg_timing_iterations max_aux_streams version_compatible "
             "hardware_compatible engine_capability capability tiling_optimization_level "
             "l2_limit_for_tiling enable_weight_streaming use_fp32_acc tactic_sources "
@@ -288,6 +296,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a level from 0 (quick to build) to 5 (quick to run), or None",
     ),
     "tf32": _FLAG,
+    "refittable": _FLAG,
     "compute_capabilities": (_is_names, 'a list of compute capabilities: ["8.6", "8.9"]'),
     "timing_cache": (_or_none(_is_new_file), "the path of a file, in a directory that exists"),
     "cache_dir": (_or_none(_is_folder), "the path of a folder, which is made where there is none"),

@@ -6,11 +6,14 @@ CPU or on a GPU's current stream. What they compute is a function of torch tenso
 """
 
 import ctypes
+import gc
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -68,6 +71,7 @@ class StandInEngine:
     layers: Sequence[Any] = ()  # as the inspector tells them: names, or dicts
     name: str = "Unnamed Network 0"
     refittable: bool = False
+    capturable: bool = True
 
     @property
     def num_io_tensors(self) -> int:
@@ -119,10 +123,13 @@ class StandInEngine:
         assert self.info(name).on_host
         return [list(part) for part in self.profiles[profile_index][name]]
 
-    def create_execution_context(self) -> Any:
+    def create_runtime_config(self) -> Any:
+        return SimpleNamespace(dynamic_shapes_kernel_specialization_strategy=None)
+
+    def create_execution_context(self, *, runtime_config: Any = None) -> Any:
         if len(self.contexts) >= self.most_contexts:
             return None
-        self.contexts.append(StandInContext(self))
+        self.contexts.append(StandInContext(self, runtime_config))
         return self.contexts[-1]
 
 
@@ -141,8 +148,10 @@ class StandInInspector:
 class StandInContext:
     """IExecutionContext: one call at a time, or the test fails."""
 
-    def __init__(self, engine: StandInEngine) -> None:
+    def __init__(self, engine: StandInEngine, runtime_config: Any = None) -> None:
         self.engine = engine
+        self.runtime_config = runtime_config
+        self.recorded = False
         self.active_optimization_profile = 0
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
@@ -155,10 +164,12 @@ class StandInContext:
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         assert isinstance(stream_handle, int)
+        assert not self.recorded, "a graph has the context's kernels"
         self.active_optimization_profile = profile_index
         return 0 <= profile_index < len(self.engine.profiles)
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        assert not self.recorded, "a graph has the context's sizes"
         low, _, high = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
         self.shapes[name] = tuple(shape)
         return len(shape) == len(low) and all(
@@ -167,6 +178,7 @@ class StandInContext:
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         assert not self.busy, "two calls in one context"
+        assert not self.recorded, "a graph has the context's addresses"
         self.addresses[name] = memory
         return memory != 0
 
@@ -192,8 +204,18 @@ class StandInContext:
         shape = self.shapes.get(info.name, info.shape)
         return memory(self.addresses[info.name], info.dtype, shape, device)
 
+    def is_stream_capturable(self, stream: int) -> bool:
+        assert isinstance(stream, int)
+        return self.engine.capturable
+
     def execute_async_v3(self, stream_handle: int) -> bool:
         assert not self.busy, "two calls in one context"
+        if (recording := StandInCapture.recording()) is not None:
+            assert self.streams == [stream_handle], "not executed once before"
+            assert not self.recorded, "recorded twice"
+            self.recorded = True
+            recording.append(self)
+            return not self.fails
         self.busy = True
         self.streams.append(stream_handle)
         if self.fails:
@@ -228,3 +250,72 @@ class StandInContext:
             device = "cpu" if info.on_host else self.engine.device
             memory(address, info.dtype, value.shape, device).copy_(value)
         return True
+
+
+class StandInCapture:
+    """CUDA graphs on the CPU: what is recorded does not run, and runs at each replay.
+
+    A replay reads and writes the addresses that it was recorded with, which must still be those of
+    tensors that somebody has.
+    """
+
+    _local = threading.local()
+
+    def __init__(self) -> None:
+        self.graphs: list[StandInGraph] = []
+        self.fails = ""
+        self.check_memory = True
+        self._lock = threading.Lock()
+
+    @classmethod
+    def recording(cls) -> list[Any] | None:
+        return getattr(cls._local, "contexts", None)
+
+    @contextmanager
+    def stream(self, device: torch.device) -> Iterator[int]:
+        assert device.type == "cpu"
+        with self._lock:
+            yield 7
+
+    def record(self, enqueue: Callable[[], None]) -> Any:
+        assert self._lock.locked()
+        assert not torch.is_inference_mode_enabled()
+        self._local.contexts = recorded = []
+        try:
+            enqueue()
+        finally:
+            del self._local.contexts
+        if self.fails:
+            raise RuntimeError(self.fails)
+        self.graphs.append(StandInGraph(self, recorded))
+        return self.graphs[-1]
+
+
+@dataclass
+class StandInGraph:
+    capture: StandInCapture
+    contexts: list[StandInContext]
+    replays: int = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        for context in self.contexts:
+            assert not context.busy, "two replays in one context"
+            context.busy = True
+            if self.capture.check_memory:
+                assert_alive(context.addresses)
+            time.sleep(0.002)
+            assert context.write(7)
+            context.busy = False
+
+
+def assert_alive(addresses: Mapping[str, int]) -> None:
+    """Fail if an address is in no tensor's memory any more."""
+    ranges = []
+    for tensor in gc.get_objects():
+        if type(tensor) is torch.Tensor and tensor.device.type == "cpu":
+            with suppress(RuntimeError):  # sparse tensors of other tests have no storage
+                storage = tensor.untyped_storage()
+                ranges.append((storage.data_ptr(), storage.data_ptr() + max(storage.nbytes(), 1)))
+    for name, address in addresses.items():
+        assert any(low <= address < high for low, high in ranges), f"{name} was freed"

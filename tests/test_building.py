@@ -64,6 +64,18 @@ def test_options_reach_the_configuration(builder):
     assert seen["profiles"] == 2
 
 
+def test_a_refittable_engine_is_asked_for(builder):
+    seen = []
+
+    def look(config):
+        seen.append(config.get_flag(trt.BuilderFlag.REFIT))
+        config.clear_flag(trt.BuilderFlag.REFIT)  # which needs a GPU
+
+    plan(builder, configure=look)
+    plan(builder, refittable=True, configure=look)
+    assert seen == [False, True]
+
+
 def test_tf32_changes_the_plan():
     assert plan(create_builder(), tf32=True) != plan(create_builder())
 

@@ -162,6 +162,7 @@ def test_options_that_fit_are_taken(tmp_path):
         workspace=1 << 28,
         optimization_level=2,
         tf32=True,
+        refittable=False,
         compute_capabilities=("8.9",),
         timing_cache=tmp_path / "timing.cache",
         cache_dir=tmp_path / "engines",

@@ -81,6 +81,7 @@ def build(
     workspace: int | None = None,
     optimization_level: int | None = None,
     tf32: bool = False,
+    refittable: bool = False,
     compute_capabilities: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -97,6 +98,7 @@ def build(
         workspace: most scratch memory that a layer may use, in bytes; None is TensorRT's default.
         optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
         tf32: let fp32 matrix products round to 10 bits of mantissa.
+        refittable: let the engine take new weights; only where there is a GPU.
         compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
@@ -117,6 +119,8 @@ def build(
     backend.forget_errors()
     config = builder.create_builder_config()
     _set_options(config, workspace, optimization_level, tf32)
+    if refittable:
+        config.set_flag(trt.BuilderFlag.REFIT)
     _set_capabilities(config, compute_capabilities)
     for index, ranges in enumerate(profiles):
         _add_profile(config, builder.create_optimization_profile(), network, ranges, index)

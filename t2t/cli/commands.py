@@ -118,6 +118,7 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
 @click.option("--int8-exclude", multiple=True, metavar="NAME", help="A submodule to keep as it is.")
 @click.option("--float64-as-float32", is_flag=True, help="Compute in float32 what is float64.")
 @click.option("--tf32", is_flag=True, help="Let float32 matrix products round to 10 bits.")
+@click.option("--refittable", is_flag=True, help="Let the engine take new weights (on a GPU).")
 @click.option("--ignore-dropout", is_flag=True, help="Convert as if dropout were off.")
 @click.option("--partial", is_flag=True, help="Leave in PyTorch what does not convert.")
 @click.option(

@@ -21,6 +21,7 @@ from t2t.module.checkpoint import Converted, is_entry
 from t2t.module.inspection import Inspection, LayerTimes, inspected, profiled
 from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
+from t2t.module.state import State
 from t2t.module.steps import Partition
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
@@ -81,6 +82,10 @@ class TRTModule(torch.nn.Module):
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
             PyTorch.
+        cuda_graph: replay the engine's launches from a CUDA graph, which the first call with its
+            input shapes records on the stream, with memory of its own for inputs and outputs.
+            Outputs are new tensors all the same. A setting of this module and not of its
+            checkpoint; it may be changed between calls, and means nothing in PyTorch.
         last_run: device of the last call, and why it was not the engine; see `ran_on`.
 
     Raises:
@@ -109,10 +114,11 @@ class TRTModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         self._converted = None
-        self._state: dict[str, torch.Tensor] = {}
+        self._state = State({})
         self._warned = False
         self.last_run: tuple[torch.device, str] | None = None
         self.require_engine = False
+        self.cuda_graph = False
         self._empty_parameter = torch.nn.Parameter(torch.empty(0), requires_grad=False)
         if plan is None and program is None and partition is None:
             return
@@ -268,9 +274,10 @@ class TRTModule(torch.nn.Module):
         """What the module keeps between calls, by its path in the original; empty for most.
 
         It is as the last call left it, on the device of that call, and part of the ``state_dict``.
-        Calls of one module with state must come one after the other.
+        Calls of one module with state run one after the other, also from several threads and on
+        several streams.
         """
-        return dict(self._state)
+        return self._state.read()
 
     @property
     def initial_state(self) -> dict[str, torch.Tensor]:
@@ -280,7 +287,8 @@ class TRTModule(torch.nn.Module):
     def reset_state(self) -> None:
         """Go back to the `initial_state`."""
         device = self._empty_parameter.device
-        self._state = {path: x.clone().to(device) for path, x in self.initial_state.items()}
+        initial = self.initial_state
+        self._state.replace({path: x.clone().to(device) for path, x in initial.items()})
 
     def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from another state, such as a copy of `state`.
@@ -292,7 +300,7 @@ class TRTModule(torch.nn.Module):
         given = {path: (x.dtype, x.shape) for path, x in state.items()}
         if given != wanted:
             raise ShapeError(f"the state is {given}, and must be {wanted}")
-        self._state = {path: state[path].clone() for path in wanted}
+        self._state.replace({path: state[path].clone() for path in wanted})
 
     @property
     def dtype(self) -> torch.dtype:
@@ -362,7 +370,7 @@ class TRTModule(torch.nn.Module):
         results: Mapping[str, torch.Tensor] = {}
         if inputs is not None or kwargs:
             args, keywords = arguments([] if inputs is None else inputs, kwargs)
-            tensors = [*signature.bind(args, keywords), *self._state.values()]
+            tensors = [*signature.bind(args, keywords), *self.state.values()]
             signature.check(tensors)
             given = dict(zip(self.input_names, tensors, strict=True))
             results = self._run(converted, tensors)
@@ -422,7 +430,7 @@ class TRTModule(torch.nn.Module):
         lines = [f"converted from: {original}"] if original else []
         for what, specs in (("takes", signature.inputs), ("returns", signature.outputs)):
             lines += [f"{what} {spec}" for spec in specs[: len(specs) - len(signature.state)]]
-        lines += [f"keeps {path}: {x.dtype} {tuple(x.shape)}" for path, x in self._state.items()]
+        lines += [f"keeps {path}: {x.dtype} {tuple(x.shape)}" for path, x in self.state.items()]
         lines += [f"sizes: {note}" for note in signature.notes]
         if engine is not None:
             gpus = ", ".join(details.get("compute_capabilities", ()))
@@ -466,15 +474,16 @@ class TRTModule(torch.nn.Module):
     ) -> Mapping[str, torch.Tensor]:
         """Run on inputs and on what is kept, and keep what comes out for the next call."""
         device = tensors[0].device if tensors else self._empty_parameter.device
-        tensors = [*tensors, *(x.to(device) for x in self._state.values())]
-        converted.signature.check(tensors)
-        results = self._run(converted, tensors)
-        pairs = zip(converted.signature.state, converted.signature.kept(), strict=True)
-        kept = {path: results[after.name] for path, (_, after) in pairs}
-        if self.last_run is not None and self.last_run[1]:
-            # In PyTorch they may be views of the inputs, or of each other.
-            kept = {path: x.clone() for path, x in kept.items()}
-        self._state = kept
+        with self._state.lock:
+            tensors = [*tensors, *(x.to(device) for x in self._state.read().values())]
+            converted.signature.check(tensors)
+            results = self._run(converted, tensors)
+            pairs = zip(converted.signature.state, converted.signature.kept(), strict=True)
+            kept = {path: results[after.name] for path, (_, after) in pairs}
+            if self.last_run is not None and self.last_run[1]:
+                # In PyTorch they may be views of the inputs, or of each other.
+                kept = {path: x.clone() for path, x in kept.items()}
+            self._state.replace(kept)
         return results
 
     def _run(
@@ -527,7 +536,7 @@ class TRTModule(torch.nn.Module):
             else:
                 # nn.Module's own setattr would take a microsecond.
                 self.__dict__["last_run"] = (device, "")
-                return execution.run(named)
+                return execution.run(named, self.cuda_graph)
         self._may_run_in_pytorch(converted, reason)
         self.last_run = (device, reason)
         assert converted.program is not None
@@ -570,7 +579,7 @@ class TRTModule(torch.nn.Module):
             dtype = getattr(torch, self._converted.details.get("parameter_dtype") or "float32")
             moved = torch.nn.Parameter(moved.detach().to(dtype), requires_grad=False)
         self._empty_parameter = moved
-        self._state = {path: x.to(moved.device) for path, x in self._state.items()}
+        self._state.replace({path: x.to(moved.device) for path, x in self.state.items()})
         return self
 
     def __prepare_scriptable__(self) -> NoReturn:
@@ -584,7 +593,7 @@ class TRTModule(torch.nn.Module):
         if self._converted is not None:
             for name, value in self._converted.to_state().items():
                 destination[prefix + name] = value
-        for path, tensor in self._state.items():
+        for path, tensor in self.state.items():
             destination[f"{prefix}{_STATE}{path}"] = tensor
 
     def _load_from_state_dict(
@@ -607,7 +616,7 @@ class TRTModule(torch.nn.Module):
             converted = Converted.from_state(own)
             state = _read_state(converted, own)
             self._fill(converted)
-            self._state = {path: x.to(self.device) for path, x in state.items()}
+            self._state.replace({path: x.to(self.device) for path, x in state.items()})
             known = [_STATE + path for path in state]
         else:
             missing_keys.append(prefix + "metadata")

@@ -16,6 +16,7 @@ from t2t.backend import trt
 from t2t.dtypes import from_trt
 from t2t.errors import EngineError, ShapeError
 from t2t.io import TensorSpec
+from t2t.runtime.graphs import CudaCapture, Graph, config_for_recording, refused
 from t2t.runtime.inspection import describe, layers_of, profiler
 from t2t.runtime.outputs import Output, make_output
 
@@ -26,6 +27,9 @@ CPU = torch.device("cpu")
 ALIGNMENT = 256
 """Bytes; TensorRT reads device memory only from such addresses."""
 
+
+MOST_GRAPHS = 16
+"""How many CUDA graphs that no call is in are kept for each stream; each has a context."""
 
 Shape = tuple[int, ...]
 Range = tuple[Shape, Shape, Shape]
@@ -57,15 +61,39 @@ class _Lane:
             until others are set.
         shapes: the outputs' shapes that belong to these.
         outputs: memory of outputs whose shape only a run tells, by name.
-        profiled: its runs are slowed down by a profiler, so no other call may take it.
+        reserved: a profiler or a CUDA graph owns it, so no other call may take it.
+        config: the context's IRuntimeConfig, which has to live as long; None is the default.
     """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, reserved: bool, config: Any) -> None:
         self.context = context
-        self.profiled = False
+        self.reserved = reserved
+        self.config = config
         self.inputs: list[torch.Size] | None = None
         self.shapes: list[tuple[int, ...]] = []
         self.outputs: dict[str, Output] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class _Recorded:
+    """A CUDA graph with all whose addresses it holds. Used by one call at a time.
+
+    It has a context of its own, which never sees other shapes, profiles or addresses, so nothing
+    can make the graph stale.
+
+    Attributes:
+        key: what it was recorded for: shapes of inputs, and values of those in CPU memory.
+        graph: the launches.
+        lane: the context.
+        inputs: memory that it reads.
+        outputs: memory that it writes.
+    """
+
+    key: list[Any]
+    graph: Graph
+    lane: _Lane
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]
 
 
 class Execution:
@@ -76,9 +104,13 @@ class Execution:
     safe because the stream keeps the order of the work. So contexts are freed with the engine and
     not with a thread, which may end while the GPU is still at work.
 
+    A call that uses CUDA graphs takes one of its stream and its shapes, with a context and memory
+    that only this graph has, by the same rule.
+
     Args:
         engine: the ICudaEngine.
         device: where it is loaded.
+        capture: how CUDA graphs are recorded; by default there are none on a CPU.
 
     Attributes:
         device: where it is loaded.
@@ -86,9 +118,12 @@ class Execution:
         outputs: its outputs, in order.
     """
 
-    def __init__(self, engine: Any, device: torch.device) -> None:
+    def __init__(
+        self, engine: Any, device: torch.device, capture: CudaCapture | None = None
+    ) -> None:
         self._engine = engine
         self.device = device
+        self._capture = capture or (CudaCapture() if device.type == "cuda" else None)
         self._backend = backend.name()
         ports = [self._port(i) for i in range(engine.num_io_tensors)]
         is_input = {
@@ -100,28 +135,42 @@ class Execution:
         self._reads_host = any(port.on_host for port in self.inputs)
         self._writes_host = any(port.on_host for port in self.outputs)
         self._idle: dict[int, list[_Lane]] = {}
+        self._graphs: dict[int, list[_Recorded]] = {}
+        self._no_graph = ""
+        self._in_graphs_of_others: list[_Lane] = []
         self._lock = threading.Lock()
         if device.type == "cuda":
             # TensorRT frees contexts at once; the GPU may still be working in their memory.
             weakref.finalize(self, torch.cuda.synchronize, device).atexit = False
 
-    def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run(
+        self, inputs: Mapping[str, torch.Tensor], cuda_graph: bool = False
+    ) -> dict[str, torch.Tensor]:
         """Enqueue one execution on the device's current stream.
 
         Args:
             inputs: a tensor for each input, on the device; they are not changed.
+            cuda_graph: replay a CUDA graph, which the first call with these shapes on this stream
+                records. While the stream is captured by somebody else, it has no effect.
 
         Returns:
             A new tensor for each output, on the device.
 
         Raises:
             ShapeError: an input is missing or not what the engine takes.
-            EngineError: TensorRT fails; its own words are in the message.
+            EngineError: TensorRT fails; its own words are in the message. Or the engine cannot be
+                in a CUDA graph.
         """
+        capture = self._capture if cuda_graph else None
         if self.device.type != "cuda":
-            return self._run(inputs, None)
+            if capture is None:
+                return self._run(inputs, None)
+            return self._run_graph(inputs, None, capture)
         with torch.cuda.device(self.device):
-            return self._run(inputs, torch.cuda.current_stream(self.device))
+            stream = torch.cuda.current_stream(self.device)
+            if capture is None or torch.cuda.is_current_stream_capturing():
+                return self._run(inputs, stream)
+            return self._run_graph(inputs, stream, capture)
 
     def profile(
         self, inputs: Mapping[str, torch.Tensor], runs: int, warmup: int
@@ -140,8 +189,7 @@ class Execution:
         with guard, backend.use(self._backend):
             stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
             reported = profiler()
-            lane = self._new_lane()
-            lane.profiled = True
+            lane = self._new_lane(reserved=True)
             # The context tells it in each enqueue, which waits for the GPU then.
             lane.context.profiler = reported
             for run in range(warmup + runs):
@@ -184,12 +232,77 @@ class Execution:
         }
         # Only after success: a context that failed may be in any state.
         self._give_back(lane, handle)
-        if stream is not None:
-            # The caller may drop the inputs while the stream still reads them.
-            for tensor in given:
-                if tensor.is_cuda:
-                    tensor.record_stream(stream)
+        _keep_until_read(given, stream)
         return self._move_home(results, stream)
+
+    def _run_graph(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        stream: torch.cuda.Stream | None,
+        capture: CudaCapture,
+    ) -> dict[str, torch.Tensor]:
+        given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
+        key = [
+            (*tensor.shape, *(tensor.flatten().tolist() if port.on_host else ()))
+            for port, tensor in zip(self.inputs, given, strict=True)
+        ]
+        handle = 0 if stream is None else stream.cuda_stream
+        recorded = self._take_graph(handle, key)
+        if recorded is None:
+            recorded = self._record(given, key, capture)
+        else:
+            for port, static, tensor in zip(self.inputs, recorded.inputs, given, strict=True):
+                if not port.on_host:
+                    static.copy_(tensor)
+        recorded.graph.replay()
+        results = {
+            port.name: static.clone()
+            for port, static in zip(self.outputs, recorded.outputs, strict=True)
+        }
+        _keep_until_read(given, stream)
+        self._give_graph_back(recorded, stream)
+        return results
+
+    # Memory that is made in inference mode could not be written outside of it.
+    @torch.inference_mode(False)
+    def _record(
+        self, given: Sequence[torch.Tensor], key: list[Any], capture: CudaCapture
+    ) -> _Recorded:
+        if self._no_graph:
+            # A capture that fails leaves torch's allocator waiting, so it is not tried again.
+            raise refused(self._no_graph)
+        for port in self.outputs:
+            if port.on_host:
+                raise refused(f"TensorRT writes the output {port.name!r} in CPU memory")
+        inputs = [ready(tensor.clone()) for tensor in given]
+        with self._lock:
+            lane = self._new_lane(reserved=True, recorded=True)
+        with capture.stream(self.device) as handle:
+            self._bind(lane, inputs, handle)
+            for port, shape in zip(self.outputs, lane.shapes, strict=True):
+                if -1 in shape:
+                    raise refused(f"the size of the output {port.name!r} depends on values")
+            outputs = [
+                self._output(lane, port, shape)
+                for port, shape in zip(self.outputs, lane.shapes, strict=True)
+            ]
+
+            def enqueue() -> None:
+                if not lane.context.execute_async_v3(handle):
+                    raise EngineError(f"the engine failed: {backend.error_text()}")
+
+            # TensorRT does in the first execution after a change what cannot be recorded.
+            enqueue()
+            # Only TensorRT-RTX knows before.
+            capturable = getattr(lane.context, "is_stream_capturable", None)
+            if capturable is not None and not capturable(handle):
+                raise refused("TensorRT says so")
+            try:
+                graph = capture.record(enqueue)
+            except (RuntimeError, EngineError) as error:
+                self._no_graph = str(error)
+                raise refused(self._no_graph) from error
+        return _Recorded(key, graph, lane, inputs, [output.take() for output in outputs])
 
     @property
     def memory(self) -> int:
@@ -276,18 +389,42 @@ class Execution:
             idle = self._idle.setdefault(stream, [])
             return idle.pop() if idle else self._new_lane()
 
-    def _new_lane(self) -> _Lane:
+    def _new_lane(self, reserved: bool = False, recorded: bool = False) -> _Lane:
         backend.forget_errors()
-        context = self._engine.create_execution_context()
+        config = None
+        if recorded and any(-1 in port.shape for port in self.inputs):
+            with backend.use(self._backend):
+                config = config_for_recording(self._engine)
+        create = self._engine.create_execution_context
+        context = create() if config is None else create(runtime_config=config)
         if context is None:
             raise EngineError(f"no execution context: {backend.error_text()}")
-        return _Lane(context)
+        return _Lane(context, reserved, config)
 
     def _give_back(self, lane: _Lane, stream: int) -> None:
-        if lane.profiled:
+        if lane.reserved:
             return
+        captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         with self._lock:
-            self._idle[stream].append(lane)
+            # The user's own graph has the context's memory, and is replayed in any stream.
+            idle = self._in_graphs_of_others if captured else self._idle[stream]
+            idle.append(lane)
+
+    def _take_graph(self, stream: int, key: list[Any]) -> _Recorded | None:
+        with self._lock:
+            idle = self._graphs.setdefault(stream, [])
+            for index, recorded in enumerate(idle):
+                if recorded.key == key:
+                    return idle.pop(index)
+        return None
+
+    def _give_graph_back(self, recorded: _Recorded, stream: torch.cuda.Stream | None) -> None:
+        with self._lock:
+            idle = self._graphs[0 if stream is None else stream.cuda_stream]
+            idle.append(recorded)
+            oldest = idle.pop(0) if len(idle) > MOST_GRAPHS else None
+        if oldest is not None and stream is not None:
+            stream.synchronize()  # the GPU may still be working in its memory
 
     def _bind(self, lane: _Lane, given: Sequence[torch.Tensor], stream: int) -> None:
         context = lane.context
@@ -351,6 +488,14 @@ def ready(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT:
         return tensor.clone()
     return tensor
+
+
+def _keep_until_read(given: Sequence[torch.Tensor], stream: torch.cuda.Stream | None) -> None:
+    """Keep memory that the caller may drop while the stream still reads it."""
+    if stream is not None:
+        for tensor in given:
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
 
 
 def _check(done: bool, name: str, what: object) -> None:
