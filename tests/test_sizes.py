@@ -28,6 +28,7 @@ from t2t.sizes.notation import text
 from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.proofs import Range, counterexample, span
 from t2t.sizes.terms import Polynomial, Symbol, Value, bounds, value_of
+from t2t.torch_internals import sizes_of_one_are_ordinary
 
 H, W, N = (Symbol(name, 1, 40, order) for order, name in enumerate(("h", "w", "n")))
 h, w, n = map(symbol_value, (H, W, N))
@@ -321,7 +322,7 @@ def traced(sizes: Sequence[int]) -> tuple[DynamicSizes, torch.Tensor, list[Symbo
 def test_fake_results_have_the_sizes_and_strides_of_real_ones(name: str) -> None:
     function = FAKED[name]
     dynamic, x, symbols = traced(IMAGE)
-    with dynamic.mode, enable_python_dispatcher():
+    with dynamic.mode, sizes_of_one_are_ordinary(), enable_python_dispatcher():
         result = function(x)
     for sizes in (IMAGE, (5, 8, 9, 4), (2, 8, 12, 12)):
         point = dict(zip(symbols, (sizes[0], sizes[2], sizes[3]), strict=True))
@@ -339,7 +340,7 @@ def test_fake_results_have_the_sizes_and_strides_of_real_ones(name: str) -> None
 @pytest.mark.parametrize("name", FAKED)
 def test_fake_results_decide_nothing_that_does_not_hold(name: str) -> None:
     dynamic, x, _ = traced(IMAGE)
-    with dynamic.mode, enable_python_dispatcher():
+    with dynamic.mode, sizes_of_one_are_ordinary(), enable_python_dispatcher():
         FAKED[name](x)
     if name not in ("slice-end", "slice-beyond", "slice-dynamic"):
         dynamic.prove(False, ())
