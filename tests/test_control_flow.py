@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from t2t.lowering import to_network
-from tests.cases import OpCase, ids, integers, run_case
+from tests.cases import TORCH, OpCase, ids, integers, run_case
 
 # torch.cond and flex_attention compile themselves when a row runs in PyTorch.
 pytestmark = [
@@ -139,7 +139,6 @@ TRANSFORMS = [
 ]  # fmt: skip
 
 # PyTorch before 2.14 takes the default only of tensors on a GPU, and says so itself.
-TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 MODE = "pointwise" if TORCH >= (2, 14) else "generic"
 
 COUNT = torch.tensor(0)

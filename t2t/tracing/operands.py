@@ -10,7 +10,8 @@ import torch
 from t2t.network import Network, Operation
 from t2t.precision import Cast, Kind, Operand
 from t2t.registry import Precision
-from t2t.sizes import has_symbol, value_of
+from t2t.sizes import has_symbol
+from t2t.sizes.terms import value_of
 from t2t.torch_internals import FakeTensor, OpOverload, schema_of
 from t2t.tracing.graph import Call, Value
 
