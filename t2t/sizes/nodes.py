@@ -111,8 +111,9 @@ class SizeEnvironment(ShapeEnv):
         It is what `guard_size_oblivious` means: the code that asks so is right for 0 and 1 too.
         """
         symbols = [s for s in ex.symbols_of(x) if s.low < 2 <= s.high]
-        larger = {s: symbol_value(Symbol(s.name, 2, s.high, s.order)) for s in symbols}
-        answer = ex.substitute(x, larger)
+        # As what is more than 2: of polynomials with positive coefficients, bounds are exact.
+        more = {s: symbol_value(Symbol(s.name, 0, s.high - 2, s.order)) for s in symbols}
+        answer = ex.substitute(x, {s: ex.add(n, 2) for s, n in more.items()})
         if not isinstance(answer, bool):
             return None
         if answer != self.example(x):
