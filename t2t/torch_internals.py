@@ -7,6 +7,7 @@ for each, which says what t2t relies on, and refuses private names anywhere else
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import torch
 try:
     import torch.fx.experimental._config as _symbolic
     from torch._dispatch.python import enable_python_dispatcher
-    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _higher_order_ops
     from torch._ops import _OpNamespace as OpNamespace
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -68,6 +69,7 @@ __all__ = [
     "CompositeImplicit",
     "DataDependentOutputException",
     "DisabledDispatch",
+    "DispatchMode",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
@@ -112,6 +114,29 @@ def __getattr__(name: str) -> Any:
     if name not in _SLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_SLOW[name]), name)
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees operators that take functions, such as torch.cond, like all others."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled inside, and torch's wrapper would import its compiler.
+        return False
+
+    if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):  # torch 2.8
+
+        def __enter__(self) -> Any:
+            for operator in _higher_order_ops.values():
+                if type(self) not in operator.python_key_table:
+                    operator.py_impl(type(self))(functools.partial(_show, operator))
+            return super().__enter__()  # type: ignore[no-untyped-call]
+
+
+def _show(operator: HigherOrderOperator, mode: Any, *args: Any, **kwargs: Any) -> Any:
+    return mode.__torch_dispatch__(operator, (), args, kwargs)
 
 
 def schema_of(operator: OpOverload) -> Any:

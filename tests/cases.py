@@ -22,7 +22,10 @@ from t2t.precision import Policy
 from t2t.reference import capture
 from t2t.registry import supported_operators
 
-__all__ = ["OpCase", "ids", "integers", "operators_of", "run_case", "uniform"]
+__all__ = ["TORCH", "OpCase", "ids", "integers", "operators_of", "run_case", "uniform"]
+
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+"""The version of PyTorch, for what differs between versions."""
 
 # fp32: the executor and torch add in different orders; everything that moves data is exact.
 TOLERANCES = {

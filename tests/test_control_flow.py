@@ -11,7 +11,8 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from tests.cases import OpCase, ids, integers, run_case
+from t2t.lowering import to_network
+from tests.cases import TORCH, OpCase, ids, integers, run_case
 
 # torch.cond and flex_attention compile themselves when a row runs in PyTorch.
 pytestmark = [
@@ -137,6 +138,9 @@ TRANSFORMS = [
     OpCase("compile", lambda x: torch.compile(torch.sin, backend="eager")(x), [(3, 4)]),
 ]  # fmt: skip
 
+# PyTorch before 2.14 takes the default only of tensors on a GPU, and says so itself.
+MODE = "pointwise" if TORCH >= (2, 14) else "generic"
+
 COUNT = torch.tensor(0)
 
 
@@ -186,18 +190,24 @@ LOOPS = [
         "scan-dynamic", lambda x: scan(lambda carry, y: (carry + y, carry * y), x[0], x), [(3, 4)],
         dynamic=[{1: (1, 8)}], shapes=[(3, 6)],
     ),
-    OpCase("associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(3, 4)]),
+    OpCase(
+        "associative-scan", lambda x: associative_scan(lambda a, b: a + b, x, 0, False, MODE),
+        [(3, 4)],
+    ),
     OpCase(
         "associative-scan-pairs",
         lambda x: associative_scan(affine, (x, x.sin()), 1, True, "generic"), [(3, 4)],
     ),
     OpCase(
         "associative-scan-dict",
-        lambda x: associative_scan(lambda a, b: {"x": a["x"] * b["x"]}, {"x": x}, 0)["x"],
+        lambda x: associative_scan(
+            lambda a, b: {"x": a["x"] * b["x"]}, {"x": x}, 0, False, MODE
+        )["x"],
         [(3, 4)],
     ),
     OpCase(
-        "associative-scan-one", lambda x: associative_scan(lambda a, b: a + b, x, 0), [(1, 4)],
+        "associative-scan-one", lambda x: associative_scan(lambda a, b: a + b, x, 0, False, MODE),
+        [(1, 4)],
     ),
     OpCase("map", lambda x: torch._higher_order_ops.map(torch.sin, x), [(3, 4)]),
     OpCase(
@@ -243,3 +253,14 @@ def test_loops_of_fixed_length(case: OpCase) -> None:
 @pytest.mark.parametrize("case", ids(REFUSED))
 def test_loops_are_refused(case: OpCase) -> None:
     run_case(case)
+
+
+def test_what_pytorch_takes_only_on_a_gpu_is_its_own_error() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return associative_scan(lambda a, b: a + b, x, 0)
+
+    if MODE == "pointwise":
+        run_case(OpCase("default", function, [(3, 4)]))
+        return
+    with pytest.raises(ValueError, match="all input tensors need to be on CUDA"):
+        to_network(function, [torch.rand(3, 4)])

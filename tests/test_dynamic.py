@@ -20,6 +20,7 @@ from t2t.errors import ConversionError, GuardError, ShapeError, ShapeWarning
 from t2t.io import Signature, TensorSpec
 from t2t.lowering import Conversion, to_network
 from t2t.reference import capture
+from tests.cases import TORCH
 
 Dim = torch.export.Dim
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
@@ -652,7 +653,9 @@ BROADCAST: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", BROADCAST)
 def test_what_fits_only_a_batch_of_one_is_refused(name: str) -> None:
     message = refusal(BROADCAST[name], [X[:1]], max_batch_size=8)
-    assert "`batch == 1`" in message
+    # PyTorch 2.8 asks first whether the sizes are the same.
+    asked = "`batch != 4`" if name == "matmul" and TORCH < (2, 9) else "`batch == 1`"
+    assert asked in message
     assert "static" in message
     assert re.search(r"test_dynamic\.py:\d+ in", message)
 

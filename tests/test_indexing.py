@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from t2t.precision import Policy
-from tests.cases import OpCase, ids, integers, run_case, uniform
+from tests.cases import TORCH, OpCase, ids, integers, run_case, uniform
 
 W3 = torch.linspace(-1, 1, 9).reshape(3, 3)
 FP16: dict[str, Any] = {
@@ -178,7 +178,6 @@ TENSOR_PLACES = [
         "with-tensor", lambda x, i, k: x[i, :, k], [(3, 2, 4), PLACE, integers(2, 3, high=4)],
     ),
     OpCase("with-mask", lambda x, i: x[i, torch.tensor([True, False, True])], [(3, 3), PLACE]),
-    OpCase("mask-before", lambda x, i: x[torch.eye(3, dtype=torch.bool), i], [(3, 3, 4), PLACE]),
     OpCase("int32", lambda x, i: x[i], [(3, 4), integers(high=3, dtype=torch.int32)]),
     OpCase("int8", lambda x, i: x[i], [(3, 4), integers(high=3, dtype=torch.int8)]),
     OpCase("argmax", lambda x: x[x.sum(1).argmax()], [(3, 4)]),
@@ -418,6 +417,18 @@ def test_indices(case: OpCase) -> None:
 @pytest.mark.parametrize("case", ids(TENSOR_PLACES))
 def test_places_that_are_tensors(case: OpCase) -> None:
     run_case(case)
+
+
+def test_a_mask_before_a_place() -> None:
+    def function(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return x[torch.eye(3, dtype=torch.bool), place]
+
+    if TORCH >= (2, 9):
+        run_case(OpCase("mask-before", function, [(3, 3, 4), PLACE]))
+        return
+    # PyTorch 2.8 takes the mask for one dimension, and has no result to compare with.
+    with pytest.raises(IndexError, match="shape of the mask"):
+        function(torch.randn(3, 3, 4), torch.tensor(1))
 
 
 @pytest.mark.parametrize("case", ids(EMBEDDINGS))

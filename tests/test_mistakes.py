@@ -12,10 +12,10 @@ from torch import nn
 
 from t2t.errors import ConversionError, GuardError
 from t2t.lowering import to_network
+from tests.cases import TORCH
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 CONV, DECONV, LINEAR = nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(3, 4, 3), nn.Linear(3, 4)
 W6, W7 = torch.ones(4, 2, 3, 3), torch.ones(7)
 LONG = torch.int64

@@ -316,6 +316,14 @@ def test_a_decorated_function_is_a_region_and_one_may_be_inside() -> None:
 
     assert products(check(large(function), [ROWS])) == [torch.float16, torch.float32, torch.float32]
 
+    # Another way to write a slice of all; one of fewer is no square.
+    def part(y: Tensor, count: int) -> Tensor:
+        return (y / 600) @ torch.narrow((y / 600).mT, 1, 0, count)
+
+    for count, dtype in ((8, torch.float32), (7, torch.float16)):
+        program = check(large(functools.partial(part, count=count)), [ROWS])
+        assert products(program) == [torch.float16, dtype]
+
     def nested(y: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False), torch.autocast("cpu", torch.bfloat16):
             return y @ torch.ones(32, 16)

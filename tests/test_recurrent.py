@@ -609,7 +609,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "rank": (lambda x: GRU(x[0, 0]), "2D or 3D"),
     "state": (lambda x: GRU(x, torch.zeros(2, 2, STATE)), "Expected hidden size"),
     "cell": (lambda x: LSTM(x, (torch.zeros(2, 2, STATE), torch.zeros(2, 2, 2))), r"hidden\[1\]"),
-    "type": (lambda x: GRU(x.half()), "dtype"),
+    "type": (lambda x: GRU(x.half()), "dtype|got type"),  # PyTorch 2.8 says the latter
 }
 
 

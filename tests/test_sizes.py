@@ -28,6 +28,7 @@ from t2t.sizes.notation import text
 from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.proofs import Range, counterexample, span
 from t2t.sizes.terms import Polynomial, Symbol, Value, bounds, value_of
+from t2t.torch_internals import hint_of, sizes_of_one_are_ordinary
 
 H, W, N = (Symbol(name, 1, 40, order) for order, name in enumerate(("h", "w", "n")))
 h, w, n = map(symbol_value, (H, W, N))
@@ -321,7 +322,7 @@ def traced(sizes: Sequence[int]) -> tuple[DynamicSizes, torch.Tensor, list[Symbo
 def test_fake_results_have_the_sizes_and_strides_of_real_ones(name: str) -> None:
     function = FAKED[name]
     dynamic, x, symbols = traced(IMAGE)
-    with dynamic.mode, enable_python_dispatcher():
+    with dynamic.mode, sizes_of_one_are_ordinary(), enable_python_dispatcher():
         result = function(x)
     for sizes in (IMAGE, (5, 8, 9, 4), (2, 8, 12, 12)):
         point = dict(zip(symbols, (sizes[0], sizes[2], sizes[3]), strict=True))
@@ -339,9 +340,42 @@ def test_fake_results_have_the_sizes_and_strides_of_real_ones(name: str) -> None
 @pytest.mark.parametrize("name", FAKED)
 def test_fake_results_decide_nothing_that_does_not_hold(name: str) -> None:
     dynamic, x, _ = traced(IMAGE)
-    with dynamic.mode, enable_python_dispatcher():
+    with dynamic.mode, sizes_of_one_are_ordinary(), enable_python_dispatcher():
         FAKED[name](x)
     if name not in ("slice-end", "slice-beyond", "slice-dynamic"):
+        dynamic.prove(False, ())
+
+
+# What PyTorch's Python code asks of sizes and strides, and what it is told: what holds from 2 on.
+QUESTIONS: dict[str, tuple[Callable[[Any, Any], Any], bool | None]] = {
+    "one": (lambda h, w: h == 1, False),
+    "not-one": (lambda h, w: h != 1, True),
+    "product": (lambda h, w: h * w == 1, False),
+    "stride": (lambda h, w: h * w > 1, True),
+    "least-stride": (lambda h, w: w > 1, True),
+    "less-stride": (lambda h, w: w < h * w, True),
+    "multiple": (lambda h, w: 3 * w <= 3, False),
+    "three": (lambda h, w: w == 3, None),
+    "each-other": (lambda h, w: h < w, None),
+}
+
+
+@pytest.mark.parametrize("example", [1, 4])
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_that_mind_no_size_of_one(name: str, example: int) -> None:
+    question, wanted = QUESTIONS[name]
+    dynamic, x, _ = traced((2, 8, example, example))
+    asked = question(x.shape[2], x.shape[3])
+    answer = asked.node.guard_size_oblivious("", 0)  # what the function of this name calls
+    if wanted is not None:
+        assert answer is wanted
+        dynamic.prove(False, ())
+        # An error is told with the sizes of the example for which the answer is not so.
+        assert bool(dynamic.assumed) == (example == 1)
+        return
+    # Decided as for the example, which is proved or refused.
+    assert answer is bool(hint_of(asked))
+    with pytest.raises(GuardError):
         dynamic.prove(False, ())
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.cases import OpCase, ids, integers, run_case, uniform
+from tests.cases import TORCH, OpCase, ids, integers, run_case, uniform
 
 NAN, INF = math.nan, math.inf
 HOLES = torch.tensor([[1, NAN, 3, 0, 5], [4, 2, -1, INF, 7], [1, 2, 3, 4, 5], [NAN, NAN, 2, 9, 1]])
@@ -51,9 +51,10 @@ QUANTILES = [
         "quantile-traced", lambda x: torch.quantile(x, x[0].clamp(0, 1)), [(3,)], raises="constants"
     ),
     OpCase("quantile-no-out", lambda x: torch.quantile(x, 0.4, out=None), [(3,)]),
+    # It is computed by the operators of PyTorch's own, which since then compute in double.
     OpCase(
         "quantile-out", lambda x: torch.quantile(x, 0.4, out=torch.zeros(())), [(3,)],
-        raises="float64",
+        raises="float64" if TORCH >= (2, 14) else None,
     ),
     OpCase("nanmedian", torch.nanmedian, [HOLES]),
     OpCase("nanmedian-dim", lambda x: torch.nanmedian(x, 1), [HOLES]),

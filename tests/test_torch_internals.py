@@ -108,6 +108,24 @@ def TorchDispatchMode_() -> None:
 
 
 @check
+def DispatchMode() -> None:
+    class Mode(internals.DispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[object] = []
+    operator, x = torch.ops.higher_order.cond, torch.ones(2)
+    for _ in range(2):  # entered again, it is known already
+        with Mode():
+            [made] = operator(True, lambda x: (x + 1,), lambda x: (x - 1,), (x,))
+        assert torch.equal(made, x + 1)
+    # Inside of it the mode does not see itself.
+    assert seen == [operator, operator]
+    assert not Mode._should_skip_dynamo()
+
+
+@check
 def HigherOrderOperator() -> None:
     assert isinstance(torch.ops.higher_order.cond, internals.HigherOrderOperator)
     assert not isinstance(aten.add.Tensor, internals.HigherOrderOperator)

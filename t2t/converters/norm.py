@@ -20,6 +20,7 @@ from t2t.sizes import static_size
 __all__ = [
     "group_norm",
     "instance_norm",
+    "instance_norm_operator",
     "layer_norm",
     "local_response_norm",
     "normalize",
@@ -64,6 +65,43 @@ def instance_norm(
     if not use_input_stats and running_mean is not None and running_var is not None:
         return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
     return normalized(net, input, range(2, input.ndim), weight, bias, eps)
+
+
+def _instance_norm_operator_output(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    del momentum, eps, cudnn_enabled
+    return _instance_norm_output(input, running_mean, running_var, weight, bias, use_input_stats)
+
+
+# What the function above calls, and models that have it from elsewhere. PyTorch 2.8 writes running
+# statistics even where it only reads them: what they are already.
+@converter("torch.instance_norm", precision="sensitive", meta=_instance_norm_operator_output)
+def instance_norm_operator(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> NetworkTensor:
+    """Convert `torch.nn.functional.instance_norm` by the name of its operator."""
+    del momentum, cudnn_enabled
+    return instance_norm(
+        net, input, running_mean, running_var, weight, bias, use_input_stats, eps=eps
+    )
 
 
 def _group_norm_output(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
-from t2t.torch_internals import HigherOrderOperator, TorchDispatchMode, schema_of
+from t2t.torch_internals import DispatchMode, HigherOrderOperator, schema_of
 
 __all__ = [
     "Interrupts",
@@ -65,18 +65,12 @@ def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
 
 
-class _WriteGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _WriteGuard(DispatchMode):
     """Saves the data of whatever an operator is about to write in place."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, memory: SavedMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._memory = memory
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -16,6 +16,7 @@ from typing_extensions import override
 from t2t.sizes import expressions as ex
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.notation import text
+from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds, kind_of
 from t2t.torch_internals import ShapeEnv, SymNode, ValueRanges
 
@@ -103,6 +104,21 @@ class SizeEnvironment(ShapeEnv):
         if self.example(asked):
             self.assumed[text(asked)] = None
         return True
+
+    def assume_from_two_on(self, x: Value) -> bool | None:
+        """Return what holds for all sizes but 0 and 1; None where it is not the same for all.
+
+        It is what `guard_size_oblivious` means: the code that asks so is right for 0 and 1 too.
+        """
+        symbols = [s for s in ex.symbols_of(x) if s.low < 2 <= s.high]
+        # As what is more than 2: of polynomials with positive coefficients, bounds are exact.
+        more = {s: symbol_value(Symbol(s.name, 0, s.high - 2, s.order)) for s in symbols}
+        answer = ex.substitute(x, {s: ex.add(n, 2) for s, n in more.items()})
+        if not isinstance(answer, bool):
+            return None
+        if answer != self.example(x):
+            self.assumed[text(x if answer is False else ex.negation(x))] = None
+        return answer
 
     # -- what PyTorch's own code asks --------------------------------------------------------------
 
@@ -200,7 +216,13 @@ class SizeNode(SymNode):
         answer = self.shape_env.assume(self.value) if file else None
         return bool(self.shape_env.decide(self.value, "decision") if answer is None else answer)
 
-    guard_size_oblivious = guard_bool
+    @override
+    def guard_size_oblivious(self, file: Any, line: int) -> bool:
+        # Up to torch 2.8, its Python asks so, too; of strides it asks which is less.
+        answer = self.shape_env.assume(self.value)
+        if answer is None:
+            answer = self.shape_env.assume_from_two_on(self.value)
+        return bool(self.shape_env.decide(self.value, "decision") if answer is None else answer)
 
     @override
     def expect_true(self, file: Any, line: int) -> bool:

@@ -127,12 +127,12 @@ def _stacked(rows: Sequence[Any]) -> Any:
 
 def flex_attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """Compute with PyTorch's own definition: all scores, changed by the two functions."""
-    out, log_sum, maximum = flex_attention_in_plain_operators(query, *args, **kwargs)
+    out, *scores = flex_attention_in_plain_operators(query, *args, **kwargs)
     # In memory the result lies as the query does, on which a .view() behind it may rely.
     strides = query.stride()
     order = sorted(range(4), key=lambda axis: -strides[axis])
     inverse = sorted(range(4), key=lambda axis: order[axis])
-    return out.permute(order).contiguous().permute(inverse), log_sum, maximum
+    return out.permute(order).contiguous().permute(inverse), *scores
 
 
 HIGHER_ORDER: dict[str, Callable[..., Any]] = {

@@ -107,7 +107,8 @@ class Entry:
         made: the value that it was made with.
         versions: torch's count of writes to the tensor when it was last looked at. A new view
             starts with a count of its own and shares its parent's (a traced tensor, or a constant)
-            once its operator has returned to the model; those made inside a formula never do.
+            once its operator has returned to the model; those made inside a formula never do. It
+            may be looked at before: torch 2.8 detaches twice.
         counts: the storage's count at that time.
         memory: torch's number of the tensor's memory; ``x.data = y`` changes it.
     """
@@ -127,8 +128,10 @@ class Entry:
     def __post_init__(self) -> None:
         self.made = self.value
         parent = self.parent
-        inherited = _versions(self.value) if parent is None else [writes_counted(parent.tensor)]
-        self.versions = (writes_counted(self.tensor), *inherited)
+        inherited = _versions(self.value)
+        if parent is not None:
+            inherited = [writes_counted(parent.tensor), *parent.versions[1:]]
+        self.versions = tuple(dict.fromkeys((writes_counted(self.tensor), *inherited)))
         self.counts = self.storage.counts
         self.memory = storage_key(self.tensor)
 
@@ -146,7 +149,8 @@ class Entry:
         version = writes_counted(self.tensor)
         recorded = self.storage.counts - self.counts
         known = any(before <= version <= before + recorded for before in self.versions)
-        self.versions, self.counts = (version,), self.storage.counts
+        if len(self.versions) == 1 or version != self.versions[0]:
+            self.versions, self.counts = (version,), self.storage.counts
         return known and self.memory == storage_key(self.tensor)
 
 

@@ -11,6 +11,7 @@ from t2t.network import Network, Operation
 from t2t.precision import Cast, Kind, Operand
 from t2t.registry import Precision
 from t2t.sizes import has_symbol
+from t2t.sizes.terms import value_of
 from t2t.torch_internals import FakeTensor, OpOverload, schema_of
 from t2t.tracing.graph import Call, Value
 
@@ -163,6 +164,12 @@ def _source(value: Value) -> Value:
     while value.call is not None and (
         value.call.short_name in _SAME_ELEMENTS
         or (value.call.short_name in ("mul", "div") and isinstance(value.call.args[1], int | float))
+        or (value.call.short_name == "slice" and _sizes(value) == _sizes(value.call.args[0]))
     ):
         value = value.call.args[0]
     return value
+
+
+def _sizes(value: Value) -> list[Any]:
+    """Return the sizes, symbolic ones as expressions: to compare these decides nothing."""
+    return [value_of(size) for size in value.tensor.shape]

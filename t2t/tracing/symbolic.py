@@ -29,7 +29,9 @@ def patch_numbers(stack: ExitStack, recorder: Recorder) -> None:
     for name in ("sqrt", "exp", "log", "log2"):
         patch(stack, math, name, functools.partial(_real_function, recorder))
     for name in ("__divmod__", "__rdivmod__"):
-        _add_division(stack, name)
+        _add_method(stack, torch.SymInt, name, functools.partial(_divided, name))
+    # Without it, Python (before 3.14) cuts real numbers by __trunc__, and warns: torch 2.8.
+    _add_method(stack, torch.SymFloat, "__int__", _truncated)
     for name in ("is_compiling", "is_exporting"):
         patch(stack, torch.compiler, name, functools.partial(_is_tracing, recorder))
 
@@ -88,17 +90,22 @@ def _real_function(recorder: Recorder, original: Any) -> Any:
     return function
 
 
-def _add_division(stack: ExitStack, name: str) -> None:
-    """Let divmod take sizes, which PyTorch's do not offer."""
-    if hasattr(torch.SymInt, name):
-        return
+def _add_method(stack: ExitStack, owner: Any, name: str, method: Any) -> None:
+    """Let symbolic numbers do what PyTorch's do not offer, or an older one's do not."""
+    if name not in vars(owner):
+        # As a function, which becomes a method of the numbers.
+        setattr(owner, name, lambda *numbers: method(*numbers))
+        stack.callback(delattr, owner, name)
 
-    def divide(self: Any, other: Any) -> Any:
-        a, b = (other, self) if name == "__rdivmod__" else (self, other)
-        return a // b, a % b
 
-    setattr(torch.SymInt, name, divide)
-    stack.callback(delattr, torch.SymInt, name)
+def _truncated(number: Any) -> int:
+    size: Any = math.trunc(number)
+    return int(size)
+
+
+def _divided(name: str, number: Any, other: Any) -> Any:
+    a, b = (other, number) if name == "__rdivmod__" else (number, other)
+    return a // b, a % b
 
 
 def _is_tracing(recorder: Recorder, original: Any) -> Any:

@@ -58,8 +58,8 @@ _LIMITS = {
     ),
     **LIMITS,
     "There was no rule registered for HOP": (
-        "an operator that takes functions, as torch.cond and flex_attention, which this PyTorch "
-        "does not show to a trace; a newer one does"
+        "an operator that takes functions, which PyTorch 2.8 does not show to a trace that began "
+        "before it was defined; import what defines it before, or use a newer PyTorch"
     ),
     "with symbolic sizes/strides": (
         "PyTorch's own code needs plain numbers for the sizes here, which are dynamic; declare "

@@ -14,10 +14,10 @@ from t2t.isolation import storage_key
 from t2t.registry import Converter, Formula
 from t2t.sizes import has_symbol
 from t2t.torch_internals import (
+    DispatchMode,
     FakeTensorMode,
     HigherOrderOperator,
     OpOverload,
-    TorchDispatchMode,
     is_traceable_wrapper_subclass,
     schema_of,
     writes_counted,
@@ -499,19 +499,12 @@ class Tracer:
             return function(*args, **kwargs)
 
 
-class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _DispatchMode(DispatchMode):
     """Hands every operator that reaches the dispatcher to a tracer."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled during a trace, and torch's wrapper would import its compiler.
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
