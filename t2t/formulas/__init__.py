@@ -17,6 +17,7 @@ FAMILIES = (
     "special",
     "statistics",
     "structure",
+    "vision",
 )
 
 for _family in FAMILIES:

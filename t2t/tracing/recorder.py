@@ -236,7 +236,8 @@ class Recorder:
             raise self.located(
                 UnsupportedOperatorError(
                     f"{error.func}: its shape or value depends on the data, which TensorRT needs "
-                    "to know when the engine is built"
+                    "to know when the engine is built; with partial=True it stays in PyTorch if "
+                    "its size has a bound"
                 )
             ) from error
 
