@@ -12,6 +12,8 @@ import importlib
 FAMILIES = (
     "accumulating",
     "arithmetic",
+    "complex_numbers",
+    "fourier",
     "running",
     "sorting",
     "special",
