@@ -117,6 +117,20 @@ def zeros_like(
     return new_zeros(self, self.shape, dtype=dtype, **kwargs)
 
 
+@_complex("fill.Tensor", "fill.Scalar")
+def fill(self: torch.Tensor, value: Any) -> Any:
+    """Return a number everywhere."""
+    if not self.dtype.is_complex:
+        return NotImplemented
+    return as_complex(_pairs(value, self.dtype).expand(*self.shape, 2).clone())
+
+
+@_complex("zero.default")
+def zero(self: torch.Tensor) -> torch.Tensor:
+    """Return zeros everywhere."""
+    return zeros_like(self)
+
+
 # -- arithmetic ------------------------------------------------------------------------------------
 
 

@@ -320,8 +320,8 @@ class Tracer:
                     result = self._decompose(info, way, args, kwargs, is_complex)
                 if result is not NotImplemented:
                     self._check_decomposed(operator, args, kwargs, tensors, result)
-                    if is_complex and info.is_view:
-                        self._note_copies(args[0], result)
+                    if is_complex and info.is_view and self.recorder.is_traced(args[0]):
+                        self._note_views(args[0], result)
                     return result
                 continue
             if way.meta is not None:
@@ -464,9 +464,13 @@ class Tracer:
             self._running.pop()
             self.recorder.precision = before
 
-    def _note_copies(self, source: torch.Tensor, results: Any) -> None:
-        """Refuse later reads behind writes, where what PyTorch takes as a view is a copy here."""
+    def _note_views(self, source: torch.Tensor, results: Any) -> None:
+        """Let torch count writes to what a formula has made of views of a tensor as it does.
+
+        What is a copy is not read after a write to the tensor, or the other way round.
+        """
         for x in tree_leaves(results):
+            self.recorder.memory[x].versions += (writes_counted(source),)
             if storage_key(x) != storage_key(self.recorder.fake(source)):
                 self.recorder.tie(source, x)
 
