@@ -167,7 +167,7 @@ def mul(self: Any, other: Any) -> torch.Tensor:
     return as_complex(a * b[..., :1] + turned(a) * b[..., 1:])
 
 
-@_complex("div.Tensor", "div.Scalar", precision="sensitive")
+@_complex("div.Tensor", precision="sensitive")
 def div(self: Any, other: Any) -> torch.Tensor:
     """Divide; a complex divisor is scaled first, so that its square does not overflow."""
     dtype = torch.result_type(self, other)
@@ -196,7 +196,7 @@ def neg(self: torch.Tensor) -> torch.Tensor:
 
 # What PyTorch takes as a view is a copy here; the tracer refuses to read either after the other
 # was written.
-@_complex("_conj.default", "conj_physical.default", "_conj_physical.default")
+@_complex("_conj.default", "_conj_physical.default")
 def conj(self: torch.Tensor) -> torch.Tensor:
     """Change the sign of the imaginary part."""
     pair = as_pairs(self)

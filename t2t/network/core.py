@@ -42,6 +42,12 @@ _SUFFIXES = {
 }
 
 
+_COMPLEX = (
+    "complex numbers, which a network has only inside: let torch.view_as_real() of them go in and "
+    "out, or their parts x.real and x.imag"
+)
+
+
 class NetworkCore:
     """Owns one INetworkDefinition; the only caller of its add_* methods.
 
@@ -379,6 +385,8 @@ class NetworkCore:
         Where the policy wants half inputs, what they count as is as without: float32.
         """
         sizes = tuple(-1 if (n := static_size(size)) is None else n for size in value.shape)
+        if value.is_complex():
+            raise UnsupportedArgumentError(f"the input {name!r} has {_COMPLEX}")
         data_type = dtypes.to_trt(self.policy.at_edges(value.dtype))
         backend.forget_errors()
         tensor = self.raw.add_input(self.unique_name(name), data_type, sizes)
@@ -390,10 +398,7 @@ class NetworkCore:
     def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
         """Make a torch tensor a network output, in torch's dtype or the policy's at the edges."""
         if value.is_complex():
-            raise UnsupportedArgumentError(
-                f"the output {name!r} has complex numbers, which TensorRT does not have; return "
-                "torch.view_as_real() of it, or its parts x.real and x.imag"
-            )
+            raise UnsupportedArgumentError(f"the output {name!r} has {_COMPLEX}")
         if value.dtype == torch.float64:
             raise UnsupportedArgumentError(
                 f"the output {name!r} is float64, which TensorRT does not have; return .float()"
