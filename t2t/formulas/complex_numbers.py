@@ -14,6 +14,7 @@ import torch
 
 from t2t.dtypes import real_dtype
 from t2t.registry import Precision, formula
+from t2t.sizes import static_size
 
 __all__ = ["as_complex", "as_pairs", "product", "turned"]
 
@@ -453,9 +454,9 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     dtype = tensors[0].dtype
     for x in tensors:
         dtype = torch.promote_types(dtype, x.dtype)
-    # torch leaves out what is empty, whatever its rank.
-    rank = max(x.ndim for x in tensors)
-    return as_complex(torch.cat([_pairs(x, dtype) for x in tensors], dim % rank))
+    # As torch has it, (0,) goes with tensors of all ranks.
+    filled = [x for x in tensors if x.ndim != 1 or static_size(x.shape[0]) != 0] or tensors[:1]
+    return as_complex(torch.cat([_pairs(x, dtype) for x in filled], dim % filled[0].ndim))
 
 
 @_complex("stack.default")

@@ -228,6 +228,8 @@ class Memory:
         if function in GROUPING:
             # A value that was written may have other strides than the tensor had.
             function, args = aten.reshape.default, args[:2]
+        if function is aten.view_as_complex.default:
+            args = (_contiguous(self._apply, *args),)
         value: Value = view.pick(self._apply(function, *args, **kwargs))
         return value
 
@@ -284,8 +286,11 @@ def _overwritten(apply: Apply, entry: Entry, base: Value, new: Value) -> Value:
     """
     view = entry.view
     assert view is not None
-    if view.function in _PAIRING:
-        paired: Value = apply(_PAIRING[view.function], new)
+    if view.function is aten.view_as_complex.default:
+        parts: Value = apply(aten.view_as_real.default, new)
+        return parts
+    if view.function is aten.view_as_real.default:
+        paired: Value = apply(aten.view_as_complex.default, _contiguous(apply, new))
         return paired
     if new.tensor.dtype != base.tensor.dtype:
         raise UnsupportedOperatorError(f"a write through {view.name}, a view of another dtype")
@@ -300,13 +305,14 @@ def _overwritten(apply: Apply, entry: Entry, base: Value, new: Value) -> Value:
     return _overwritten_by_number(apply, entry, base, new)
 
 
+def _contiguous(apply: Apply, value: Value) -> Value:
+    """Return a value with strides of which complex numbers can be made."""
+    copy: Value = apply(aten.clone.default, value, memory_format=torch.contiguous_format)
+    return copy
+
+
 GROUPING = (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
 """Views that ask for strides which fit, and show the same elements as a reshape."""
-
-_PAIRING: dict[Any, OpOverload] = {
-    aten.view_as_complex.default: aten.view_as_real.default,
-    aten.view_as_real.default: aten.view_as_complex.default,
-}
 
 # Views that only group the same elements, in the same order, into other dimensions.
 _SAME_ELEMENTS = frozenset(
