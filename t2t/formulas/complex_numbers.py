@@ -488,11 +488,9 @@ def repeat(self: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
 @_complex("constant_pad_nd.default")
 def constant_pad(self: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
     """Pad with zeros."""
-    return (
-        as_complex(aten.constant_pad_nd(as_pairs(self), [0, 0, *pad]))
-        if value == 0
-        else (NotImplemented)
-    )
+    if value != 0:
+        return NotImplemented
+    return as_complex(aten.constant_pad_nd.default(as_pairs(self), [0, 0, *pad]))
 
 
 @_complex("index.Tensor")

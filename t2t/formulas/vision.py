@@ -352,7 +352,7 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 # -- convolution at moved points -------------------------------------------------------------------
 
 
-@_formula("deform_conv2d", "compute")
+@_formula("deform_conv2d", "follow")
 def deform_conv2d(
     input: torch.Tensor,
     weight: torch.Tensor,

@@ -465,7 +465,7 @@ def _is_windows(x: torch.Tensor, view: torch.Tensor) -> bool:
 
     Sizes and strides may be dynamic; the size of the windows and their distance may not.
     """
-    if view.ndim != x.ndim + 1 or x.ndim == 0:
+    if view.ndim != x.ndim + 1 or x.ndim == 0 or static_size(view.shape[-2]) == 0:
         return False
     size, step = static_size(view.shape[-1]), static_size(view.stride(-2))
     if not size or not step:
@@ -473,11 +473,12 @@ def _is_windows(x: torch.Tensor, view: torch.Tensor) -> bool:
     pairs = (
         *zip(x.shape[:-1], view.shape[:-2], strict=True),
         *zip(x.stride()[:-1], view.stride()[:-2], strict=True),
-        (x.stride(-1), view.stride(-1)),
+        (x.stride(-1), 1),
+        (view.stride(-1), 1),
         (x.storage_offset(), view.storage_offset()),
         ((x.shape[-1] - size) // step + 1, view.shape[-2]),
     )
-    return view.stride(-1) == 1 and all(expression(a) == expression(b) for a, b in pairs)
+    return all(expression(a) == expression(b) for a, b in pairs)
 
 
 def _element_numbers(x: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
