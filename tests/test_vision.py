@@ -108,6 +108,10 @@ BOXES = [
         shapes=[(3, 8, 9, 13), ()],
     ),
     OpCase(
+        "roi-align-dynamic-none", lambda x, b: ops.roi_align(x, b, 2, 1.0, 2),
+        [IMAGES, sized(5, 0)], dynamic=[{}, {0: (0, 20)}], shapes=[IMAGES, ()],
+    ),
+    OpCase(
         "roi-align-dynamic-image", lambda x, b: ops.roi_align(x, b, 2, 0.5, 2, True),
         [IMAGES, boxes(5)], dynamic=[{2: (4, 20), 3: (4, 20)}, {}], shapes=[(2, 8, 6, 7), ()],
     ),
