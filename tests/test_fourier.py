@@ -456,10 +456,14 @@ def test_partial(executed: tuple[str, ...], tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
 def test_verification_and_layers() -> None:
-    model, x = Spectral().eval(), torch.randn(2, 3, 10, 12)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 12), Spectral(), nn.Linear(12, 4)).eval()
+    x = torch.randn(2, 3, 10, 12)
     converted = t2t.convert(model, [x])
-    assert t2t.verify(model, converted, [x])
-    t2t.compare_layers(model, converted, [x])
+    assert t2t.verify(model, converted, [x]).ok
+    report = t2t.compare_layers(converted, model, [x])
+    assert report.ok
+    assert len(report.layers) >= 2
 
 
 def test_a_formula_of_ones_own() -> None:
