@@ -9,7 +9,7 @@ import torch
 from t2t.backend import trt
 from t2t.errors import UnsupportedArgumentError
 
-__all__ = ["FLOATS", "RTOL", "from_trt", "is_supported", "to_trt"]
+__all__ = ["FLOATS", "RTOL", "from_trt", "is_supported", "real_dtype", "to_trt"]
 
 _NAMES: dict[torch.dtype, str] = {
     torch.float32: "FLOAT",
@@ -39,6 +39,11 @@ FLOAT64 = (
 def is_supported(dtype: torch.dtype) -> bool:
     """Return whether TensorRT has this dtype."""
     return dtype in _NAMES
+
+
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the two parts of complex numbers; other dtypes as they are."""
+    return dtype.to_real() if dtype.is_complex else dtype
 
 
 def to_trt(dtype: torch.dtype) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -28,6 +28,8 @@ __all__ = [
     "Registered",
     "Table",
     "check_schema",
+    "complex_formulas",
+    "complex_ways",
     "converter",
     "converters",
     "find_operator",
@@ -144,6 +146,7 @@ converters = Table[Converter]("converter", "t2t.converters")
 formulas = Table[Formula]("formula", "t2t.formulas")
 plugins: dict[str, Plugin] = {}
 """What users have registered by `t2t.plugin`, by name; all of it is theirs."""
+complex_formulas = Table[Formula]("formula of complex numbers", "t2t.formulas")
 
 
 def converter(
@@ -185,7 +188,10 @@ def converter(
 
 
 def formula(
-    *names: str, precision: Precision = "follow", override: bool = False
+    *names: str,
+    precision: Precision = "follow",
+    of_complex: bool = False,
+    override: bool = False,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as what one or more operators compute.
 
@@ -202,6 +208,9 @@ def formula(
             A Python function needs none: what it calls is converted.
         precision: how all that it calls behaves under ``fp16=True``, see `Precision`; with
             "follow", as its parts themselves do.
+        of_complex: it is the formula of calls that take or give complex numbers, and of no others.
+            Such numbers are pairs in a network: ``torch.view_as_real`` and ``view_as_complex``
+            lead to them and back.
         override: replace an earlier formula that you registered under the same name. (t2t's own
             need no override: yours win.)
 
@@ -218,7 +227,8 @@ def formula(
     def register(function: _F) -> _F:
         for name in names:
             check_formula(function, name, views=formulas.is_own(function))
-        formulas.add(Formula(function, names, precision), override)
+        table = complex_formulas if of_complex else formulas
+        table.add(Formula(function, names, precision), override)
         return function
 
     return register
@@ -264,7 +274,11 @@ def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:
 def unregister(*names: str) -> None:
     """Forget the user's plugins, converters and formulas of these names; t2t's own take over."""
     for name in map(_method_of, names):
-        tables = [table for table in (plugins, converters.users, formulas.users) if name in table]
+        tables = [
+            table
+            for table in (plugins, converters.users, formulas.users, complex_formulas.users)
+            if name in table
+        ]
         if not tables:
             raise RegistrationError(
                 f"{name}: no converter or formula of yours, and no plugin, is registered under "
@@ -277,7 +291,7 @@ def unregister(*names: str) -> None:
 def supported_operators() -> dict[str, str]:
     """Return the name of every operator that has a converter or a formula, and where it stands."""
     merged: dict[str, Registered] = {}
-    for table in reversed(_tables()):
+    for table in (complex_formulas.own, complex_formulas.users, *reversed(_tables())):
         merged.update(table)
     return {name: merged[name].qualified_name for name in sorted(merged)}
 
@@ -295,9 +309,18 @@ def find_operator(operator: OpOverload) -> Converter | None:
 
 def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
     """Yield the converters and formulas of an operator, in the order in which they are tried."""
+    yield from _found(operator, _tables())
+
+
+def complex_ways(operator: OpOverload) -> Iterator[Formula]:
+    """Yield the formulas of an operator for complex numbers, in the order in which to try them."""
+    yield from _found(operator, (complex_formulas.users, complex_formulas.own))
+
+
+def _found(operator: OpOverload, tables: Iterable[Mapping[str, _R]]) -> Iterator[_R]:
     packet = schema_of(operator).name
     overload = f"{packet}.{overload_name(operator)}"
-    for table in _tables():
+    for table in tables:
         found = table.get(overload) or table.get(packet)
         if found is not None:
             yield found

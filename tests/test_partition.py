@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import t2t
+from t2t import registry
 from t2t.errors import CheckpointError, ConversionError, EngineError, OptionError
 from t2t.module import FORMAT
 from t2t.module.checkpoint import _summary, _text_checksum
@@ -22,6 +23,14 @@ from t2t.partition import levels
 from tests.cases import TORCH
 
 pytestmark = pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_complex_numbers() -> Iterator[None]:
+    """Fourier transforms stand here for operators that no network has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry.complex_formulas, "own", {})
+        yield
 
 
 def conv(inputs: int, outputs: int) -> nn.Sequential:

@@ -26,9 +26,10 @@ Written by `python tools/operators.py` from the registry; do not edit.
 
 The torch functions listed here are converted as they are called; every other call arrives as an
 ATen operator. In-place forms (`aten::add_`, `x[...] = y`) go through the functional operator. The
-last part lists operators that t2t computes by other ones, with a formula. An operator that is not
+next part lists operators that t2t computes by other ones, with a formula. An operator that is not
 listed is decomposed by PyTorch's own formulas into ones that are; only what remains is unsupported,
-and `t2t.missing_operators(model, inputs)` lists that.
+and `t2t.missing_operators(model, inputs)` lists that. The last part is for calls that take or give
+complex numbers, which are pairs of real ones inside of a network; all other such calls are refused.
 
 "fp16" says what `fp16=True` makes of an operator: *half* computes in half precision (products of
 fewer than eight columns follow), *fp32* stays in float32, *follows* promotes as torch does: half
@@ -41,6 +42,7 @@ def page() -> str:
     """Return the text of the page."""
     parts = [HEAD, *_tables(registry.converters.own, "")]
     parts += _tables(registry.formulas.own, "formulas: ")
+    parts += _tables(registry.complex_formulas.own, "formulas of complex numbers: ")
     return "\n".join(parts)
 
 

@@ -16,6 +16,7 @@ from t2t.sizes import static_size
 __all__ = [
     "diagonal",
     "expand",
+    "pairs",
     "permute",
     "reinterpret",
     "reshape",
@@ -49,6 +50,12 @@ def reinterpret(net: Network, self: torch.Tensor, dtype: torch.dtype) -> Network
 def same(net: Network, self: torch.Tensor, memory_format: Any = None) -> NetworkTensor:
     """Convert a copy or an alias to nothing; ``memory_format`` has no meaning in a network."""
     del memory_format
+    return net.tensor(self)
+
+
+@converter("aten::view_as_complex", "aten::view_as_real")
+def pairs(net: Network, self: torch.Tensor) -> NetworkTensor:
+    """Convert complex numbers to pairs (*, 2) and back: to nothing, as a network has them so."""
     return net.tensor(self)
 
 

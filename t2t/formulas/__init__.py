@@ -12,11 +12,14 @@ import importlib
 FAMILIES = (
     "accumulating",
     "arithmetic",
+    "complex_numbers",
+    "fourier",
     "running",
     "sorting",
     "special",
     "statistics",
     "structure",
+    "vision",
 )
 
 for _family in FAMILIES:

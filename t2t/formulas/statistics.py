@@ -19,6 +19,7 @@ __all__ = [
     "histc",
     "log_softmax",
     "logsumexp",
+    "pdist",
     "safe_softmax",
     "std",
     "std_mean",
@@ -131,6 +132,23 @@ def cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: Any) -> to
 def euclidean_dist(x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
     """Return the distances (*, P, R) of all pairs of (*, P, M) and (*, R, M)."""
     return cdist(x1, x2, 2.0, None)
+
+
+@formula("aten::_pdist_forward", precision="sensitive")
+@in_float32
+def pdist(self: torch.Tensor, p: float = 2) -> torch.Tensor:
+    """Return the distances (N * (N - 1) / 2,) of the pairs of different rows of (N, M)."""
+    rows = self.shape[0]
+    pairs = rows * (rows - 1) // 2
+    # Row i stands first in n - 1 - i pairs, behind those of the rows before it.
+    number = torch.arange(rows)
+    starts = number * (2 * rows - 1 - number) // 2
+    pair = torch.arange(pairs)
+    first = torch.searchsorted(starts[:-1], pair, right=True) - 1
+    second = pair - starts.index_select(0, first) + first + 1
+    difference = self.index_select(0, first) - self.index_select(0, second)
+    distance: torch.Tensor = torch.linalg.vector_norm(difference, p, -1)
+    return distance
 
 
 @formula("aten::logsumexp", precision="sensitive")

@@ -11,6 +11,7 @@ import torch
 
 from t2t import backend, dtypes
 from t2t.backend import trt
+from t2t.dtypes import real_dtype
 from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.network.tensors import (
     MAX_RANK,
@@ -39,6 +40,12 @@ _SUFFIXES = {
     "add_quantize": "/quantize",
     "add_dequantize": "/dequantize",
 }
+
+
+_COMPLEX = (
+    "complex numbers, which a network has only inside: let torch.view_as_real() of them go in and "
+    "out, or their parts x.real and x.imag"
+)
 
 
 class NetworkCore:
@@ -219,18 +226,19 @@ class NetworkCore:
         """Return the network tensor of a traced tensor, or a constant layer of anything else.
 
         Args:
-            x: a torch tensor, a number (also symbolic) or a network tensor.
+            x: a torch tensor, a number (also symbolic) or a network tensor. Complex numbers are
+                pairs of their parts, in a dimension more.
             dtype: torch's dtype to have it in; by default its own (a number: the output's).
                 Where the precision policy computes in another floating type, that is used.
             rank: prepend dimensions of size 1 up to this rank.
         """
         if isinstance(x, torch.Tensor):
-            wanted = self.compute_dtype(dtype or x.dtype)
+            wanted = self.compute_dtype(dtype or real_dtype(x.dtype))
             known = self._values.get(id(x))
             if known is None:
                 if id(x) in self._refused:
                     raise self._refused[id(x)]
-                return self.constant(x, wanted, rank)
+                return self.constant(_in_pairs(x), wanted, rank)
             return self._align(self.cast(known, wanted), rank)
         if isinstance(x, bool | int | float):
             if (dtype or self.output.dtype) == torch.float64:
@@ -384,6 +392,8 @@ class NetworkCore:
         Where the policy wants half inputs, what they count as is as without: float32.
         """
         sizes = tuple(-1 if (n := static_size(size)) is None else n for size in value.shape)
+        if value.is_complex():
+            raise UnsupportedArgumentError(f"the input {name!r} has {_COMPLEX}")
         data_type = dtypes.to_trt(self.policy.at_edges(value.dtype))
         backend.forget_errors()
         tensor = self.raw.add_input(self.unique_name(name), data_type, sizes)
@@ -394,6 +404,8 @@ class NetworkCore:
 
     def mark_output(self, value: torch.Tensor, name: str) -> NetworkTensor:
         """Make a torch tensor a network output, in torch's dtype or the policy's at the edges."""
+        if value.is_complex():
+            raise UnsupportedArgumentError(f"the output {name!r} has {_COMPLEX}")
         if value.dtype == torch.float64:
             raise UnsupportedArgumentError(
                 f"the output {name!r} is float64, which TensorRT does not have; return .float()"
@@ -419,6 +431,8 @@ class NetworkCore:
             )
         sizes = shape(tensor)
         expected = [static_size(size) for size in value.shape]
+        if value.is_complex():
+            expected.append(2)
         fits = len(sizes) == len(expected) and all(
             got in (-1, size) if size is not None else got == -1
             for got, size in zip(sizes, expected, strict=True)
@@ -427,7 +441,8 @@ class NetworkCore:
             raise ConversionError(
                 f"the converter's layers give shape {sizes}, torch gives {tuple(value.shape)}"
             )
-        self.bind(value, self._finish_dtype(tensor, value.dtype), self._operation.choice.kind)
+        dtype = real_dtype(value.dtype)
+        self.bind(value, self._finish_dtype(tensor, dtype), self._operation.choice.kind)
 
     def _finish_dtype(self, tensor: NetworkTensor, dtype: torch.dtype) -> NetworkTensor:
         got = dtypes.from_trt(tensor.dtype)
@@ -436,6 +451,10 @@ class NetworkCore:
         if got != self.compute_dtype(dtype):
             raise ConversionError(f"the converter's layers give {got}, torch gives {dtype}")
         return tensor if dtype == torch.uint8 else self.cast(tensor, dtype)
+
+
+def _in_pairs(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def _within(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Kinds of tensors that a network does not have: sparse, nested, quantized, complex ones."""
+"""Kinds of tensors that a network does not have: sparse, nested, quantized ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from t2t.torch_internals import (
 __all__ = ["COMPLEX", "LIMITS", "QUANTIZED", "is_wrapped", "unsupported_input", "unsupported_kind"]
 
 COMPLEX = (
-    "complex numbers, which TensorRT does not have: compute with real and imaginary part as "
-    "two real tensors (x.real and x.imag, torch.view_as_real)"
+    "complex numbers, for which this operator has no formula: compute with real and imaginary part "
+    "as two real tensors (x.real and x.imag, torch.view_as_real)"
+)
+
+_COMPLEX_INPUT = (
+    "complex numbers, which TensorRT does not have: pass their parts as a real tensor "
+    "(torch.view_as_real), and let the model make complex numbers of it (torch.view_as_complex)"
 )
 
 QUANTIZED = (
@@ -56,7 +61,7 @@ def unsupported_input(x: torch.Tensor) -> str:
     """Return why a tensor cannot be an input of a network; "" for dense real numbers."""
     kind = unsupported_kind(x)
     if not kind and x.is_complex():
-        return COMPLEX
+        return _COMPLEX_INPUT
     function = type(x).__torch_function__
     if not kind and function not in (_PLAIN, _DISABLED):
         return (

@@ -232,6 +232,8 @@ class Memory:
         if function in GROUPING:
             # A value that was written may have other strides than the tensor had.
             function, args = aten.reshape.default, args[:2]
+        if function is aten.view_as_complex.default:
+            args = (_contiguous(self._apply, *args),)
         value: Value = view.pick(self._apply(function, *args, **kwargs))
         return value
 
@@ -288,6 +290,12 @@ def _overwritten(apply: Apply, entry: Entry, base: Value, new: Value) -> Value:
     """
     view = entry.view
     assert view is not None
+    if view.function is aten.view_as_complex.default:
+        parts: Value = apply(aten.view_as_real.default, new)
+        return parts
+    if view.function is aten.view_as_real.default:
+        paired: Value = apply(aten.view_as_complex.default, _contiguous(apply, new))
+        return paired
     if new.tensor.dtype != base.tensor.dtype:
         raise UnsupportedOperatorError(f"a write through {view.name}, a view of another dtype")
     name = view.name.partition(".")[0]
@@ -299,6 +307,12 @@ def _overwritten(apply: Apply, entry: Entry, base: Value, new: Value) -> Value:
         result: Value = inverse(apply, base, new, view.index, *view.args[1:], **view.kwargs)
         return result
     return _overwritten_by_number(apply, entry, base, new)
+
+
+def _contiguous(apply: Apply, value: Value) -> Value:
+    """Return a value with strides of which complex numbers can be made."""
+    copy: Value = apply(aten.clone.default, value, memory_format=torch.contiguous_format)
+    return copy
 
 
 GROUPING = (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
@@ -420,6 +434,9 @@ def view_of_elements(source: torch.Tensor, x: torch.Tensor) -> View:
     """
     if _same_layout(source, x):
         return View(aten.view.default, (source, list(x.shape)), {}, source)
+    if _is_windows(source, x):
+        windows = (source, source.ndim - 1, x.shape[-1], x.stride(-2))
+        return View(aten.unfold.default, windows, {}, source)
     numbers = _element_numbers(source, x)
     if numbers.numel() == source.numel() and bool((numbers.reshape(-1).diff() == 1).all()):
         return View(aten.reshape.default, (source, list(x.shape)), {}, source)
@@ -445,6 +462,27 @@ def _same_layout(x: torch.Tensor, view: torch.Tensor) -> bool:
             (x.storage_offset(), view.storage_offset()),
         )
     )
+
+
+def _is_windows(x: torch.Tensor, view: torch.Tensor) -> bool:
+    """Return whether a view shows all windows of one size along the last dimension, as STFT does.
+
+    Sizes and strides may be dynamic; the size of the windows and their distance may not.
+    """
+    if view.ndim != x.ndim + 1 or x.ndim == 0 or static_size(view.shape[-2]) == 0:
+        return False
+    size, step = static_size(view.shape[-1]), static_size(view.stride(-2))
+    if not size or not step:
+        return False
+    pairs = (
+        *zip(x.shape[:-1], view.shape[:-2], strict=True),
+        *zip(x.stride()[:-1], view.stride()[:-2], strict=True),
+        (x.stride(-1), 1),
+        (view.stride(-1), 1),
+        (x.storage_offset(), view.storage_offset()),
+        ((x.shape[-1] - size) // step + 1, view.shape[-2]),
+    )
+    return all(expression(a) == expression(b) for a, b in pairs)
 
 
 def _element_numbers(x: torch.Tensor, view: torch.Tensor) -> torch.Tensor:

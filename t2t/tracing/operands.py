@@ -43,7 +43,7 @@ def _operands(call: Call, net: Network) -> list[Operand]:
     mixes = _mixes_types(call)
     for value in call.inputs():
         x = value.tensor
-        if x.is_floating_point():
+        if x.is_floating_point() or x.is_complex():
             kind = _kind(value, net)
             table = mixes and kind is Kind.WEIGHT and _exceeds(x, net.policy.largest)
             found.append(Operand(Kind.FLOAT if table else kind, x.dim()))

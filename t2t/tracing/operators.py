@@ -12,9 +12,26 @@ import torch
 from t2t import registry
 from t2t.registry import Converter, Formula
 from t2t.sizes import is_symbolic
-from t2t.torch_internals import OpOverload, decomposition_tables, overload_name, schema_of
+from t2t.torch_internals import (
+    CompositeImplicit,
+    OpOverload,
+    decomposition_tables,
+    overload_name,
+    schema_of,
+)
 
-__all__ = ["DECISIONS", "OperatorInfo", "draws_random", "operator_info", "ways"]
+__all__ = [
+    "DECISIONS",
+    "PAIRS",
+    "OperatorInfo",
+    "complex_ways",
+    "draws_random",
+    "operator_info",
+    "ways",
+]
+
+PAIRS = (torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default)
+"""What leads from complex numbers to pairs of real ones and back: in a network both are pairs."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,17 @@ def ways(operator: OpOverload) -> Iterator[Converter | Formula]:
     found = _decomposition(operator)
     if found is not None:
         yield Formula(found, (), "follow")
+
+
+def complex_ways(operator: OpOverload) -> Iterator[Formula]:
+    """Yield what computes an operator of complex numbers, in turn.
+
+    Of PyTorch's own formulas, those that stand for the operator on every device: others may not
+    know such numbers.
+    """
+    yield from registry.complex_ways(operator)
+    if operator.has_kernel_for_dispatch_key(CompositeImplicit):
+        yield Formula(operator.decompose, (), "follow")
 
 
 def _decomposition(operator: OpOverload) -> Callable[..., Any] | None:

@@ -15,6 +15,7 @@ from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
+from t2t.sizes import has_symbol
 from t2t.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -236,7 +237,8 @@ class Recorder:
             raise self.located(
                 UnsupportedOperatorError(
                     f"{error.func}: its shape or value depends on the data, which TensorRT needs "
-                    "to know when the engine is built"
+                    "to know when the engine is built; with partial=True it stays in PyTorch if "
+                    "its size has a bound"
                 )
             ) from error
 
@@ -257,7 +259,10 @@ class Recorder:
             traced: its traced arguments.
             written: those of them that it wrote to in place.
         """
-        if any(isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)):
+        is_complex = any(
+            isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)
+        )
+        if is_complex and call.converter is None:
             call.problem = UnsupportedOperatorError(COMPLEX)
         call.function = function
         self.graph.calls.append(call)
@@ -415,6 +420,9 @@ class Recorder:
         with self.paused():
             if target is old:
                 old = aten.alias.default(target)
+                if has_symbol(tuple(target.shape)):
+                    # Dynamic tensors have no memory, for which torch looks here; none is taken.
+                    target.untyped_storage().resize_(1 << 40)
                 self._rename((value, entry.made), target, old)
             else:
                 fake = functional(old, *args[1:], **kwargs)

@@ -29,7 +29,15 @@ from t2t.tracing.locations import called_function
 from t2t.tracing.memory import View, may_be_same
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.observers import FUSED, without_observer
-from t2t.tracing.operators import DECISIONS, OperatorInfo, draws_random, operator_info, ways
+from t2t.tracing.operators import (
+    DECISIONS,
+    PAIRS,
+    OperatorInfo,
+    complex_ways,
+    draws_random,
+    operator_info,
+    ways,
+)
 from t2t.tracing.recorder import Recorder
 
 __all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
@@ -89,6 +97,8 @@ class Tracer:
         """Whether that would have shown what the value of a traced tensor is needed for."""
         self.originals: dict[Any, Any] = {}
         """The functions that stand behind the patched ones."""
+        # The operators whose formulas run now, and whether these are of complex numbers.
+        self._running: list[tuple[str, bool]] = []
 
     def call_function(
         self,
@@ -144,9 +154,10 @@ class Tracer:
         kwargs: dict[str, Any],
         traced: list[torch.Tensor],
     ) -> Any:
-        self._check_kinds(name, _tensors((args, kwargs)))
-        if kwargs.get("out") is not None:
-            # What is written where, its operators say.
+        given = _tensors((args, kwargs))
+        self._check_kinds(name, given)
+        if kwargs.get("out") is not None or any(x.is_complex() for x in given):
+            # What is written where, its operators say; and they have formulas of complex numbers.
             return original(*args, **kwargs)
         if "out" not in converter.signature.parameters:
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
@@ -316,15 +327,19 @@ class Tracer:
         tensors: list[torch.Tensor],
     ) -> Any:
         random = draws_random(operator, args, kwargs)
-        is_complex = _is_complex(operator, args, kwargs, tensors)
+        is_complex = operator not in PAIRS and _is_complex(operator, args, kwargs, tensors)
         # Where a formula leads back to its operator, there is none.
-        plain = not random and not is_complex and info.name not in self.recorder.formulas
+        plain = not random and (info.name, is_complex) not in self._running
         converter, output = None, NotImplemented
-        for way in ways(operator):
+        for way in complex_ways(operator) if is_complex else ways(operator):
             if isinstance(way, Formula):
-                result = self._decompose(info, way, args, kwargs) if plain else NotImplemented
+                result = NotImplemented
+                if plain:
+                    result = self._decompose(info, way, args, kwargs, is_complex)
                 if result is not NotImplemented:
                     self._check_decomposed(operator, args, kwargs, tensors, result)
+                    if is_complex and info.is_view and self.recorder.is_traced(args[0]):
+                        self._note_views(args[0], result)
                     return result
                 continue
             if way.meta is not None:
@@ -332,7 +347,7 @@ class Tracer:
             if way.meta is None or output is not NotImplemented:
                 converter = way
                 break
-        if operator is torch.ops.aten.as_strided.default:
+        if operator is torch.ops.aten.as_strided.default and not is_complex:
             return self.recorder.strided(args, kwargs)
         call = self.recorder.call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
@@ -449,9 +464,12 @@ class Tracer:
         ]
         return _tensors(found)
 
-    def _decompose(self, info: OperatorInfo, formula: Formula, args: Any, kwargs: Any) -> Any:
+    def _decompose(
+        self, info: OperatorInfo, formula: Formula, args: Any, kwargs: Any, is_complex: bool
+    ) -> Any:
         """Run the formula of an operator; its parts come back as operators."""
         self.recorder.formulas.append(info.name)
+        self._running.append((info.name, is_complex))
         before = self.recorder.precision
         if formula.precision != "follow":
             self.recorder.precision = formula.precision
@@ -460,7 +478,18 @@ class Tracer:
                 return formula.function(*self.recorder.fakes(args), **self.recorder.fakes(kwargs))
         finally:
             self.recorder.formulas.pop()
+            self._running.pop()
             self.recorder.precision = before
+
+    def _note_views(self, source: torch.Tensor, results: Any) -> None:
+        """Let torch count writes to what a formula has made of views of a tensor as it does.
+
+        What is a copy is not read after a write to the tensor, or the other way round.
+        """
+        for x in tree_leaves(results):
+            self.recorder.memory[x].versions += (writes_counted(source),)
+            if storage_key(x) != storage_key(self.recorder.fake(source)):
+                self.recorder.tie(source, x)
 
     def _check_decomposed(
         self,
