@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import MappingProxyType
@@ -33,7 +34,7 @@ from t2t.tracing.observers import observer_problem
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.recorder import Recorder
-from t2t.tracing.state import after_call, put
+from t2t.tracing.state import Places
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
@@ -161,7 +162,8 @@ def _trace(
         if sizes is not None:
             sizes.mode.shape_env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
-        stack.callback(lambda: recorder.graph.kept.extend(snapshot.restore()))
+        places = Places(module, snapshot, state)
+        stack.callback(lambda: recorder.graph.kept.extend(places.others(snapshot.restore())))
         # What is young from here on was made by the model.
         gc.collect(0)
         fake_args, fake_kwargs = map_tree(functools.partial(_fake, recorder, sizes), (args, kwargs))
@@ -183,14 +185,14 @@ def _trace(
         try:
             with interrupts.allowed():
                 for path, x in kept.items():
-                    recorder.constants.replace(path, put(module, path, x))
+                    recorder.constants.replace(path, places.put(path, x))
                 output = _forward(tracer, module, fake_args, fake_kwargs)
         except Exception as error:
             if tracer.needs_value:
                 # Compiled code drops it where it asks for an index, and tells of something else.
                 raise ValueNeeded from None
-            if isinstance(error, StateError) and error.key is not None:
-                error.names = (snapshot.name_of(error.key),)
+            if recorder.state_errors or isinstance(error, StateError):
+                raise _all_state([*recorder.state_errors, error], snapshot) from None
             if isinstance(error, T2TError):
                 raise
             where = _where(recorder, error)
@@ -207,13 +209,15 @@ def _trace(
         if tracer.needs_value:
             # The model went on without it, as after `except:`.
             raise ValueNeeded
+        if recorder.state_errors:
+            raise _all_state(recorder.state_errors, snapshot)
         graph = recorder.graph
         graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
         graph.kept += recorder.constants.changes(snapshot.name_of)
         for place in recorder.constants.unseen(snapshot.knows):
             at = f" (read at {place})" if place else ""
             raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
-        graph.state = [recorder.value(after_call(module, path, x)) for path, x in kept.items()]
+        graph.state = [recorder.value(places.after_call(path)) for path in kept]
         if finish is not None:
             graph.output = finish(output, recorder)
         if sizes is not None:
@@ -221,6 +225,16 @@ def _trace(
             graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
             graph.notes = proved.notes
         return graph
+
+
+def _all_state(errors: Sequence[Exception], snapshot: Snapshot) -> StateError:
+    """Return the first of these errors, with the names of all state that is missing."""
+    found = [error for error in errors if isinstance(error, StateError)]
+    names = [
+        [*error.names] if error.key is None else [snapshot.name_of(error.key)] for error in found
+    ]
+    found[0].names = tuple(dict.fromkeys(itertools.chain(*names)))
+    return found[0]
 
 
 def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
