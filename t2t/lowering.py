@@ -72,6 +72,7 @@ class Conversion:
         kept: names of what the module keeps between calls, though its results do not depend on it.
         quantization: what calibration or ``weights`` has made of its products.
         state: what the module keeps between calls, as it is before the first one.
+        never_empty: sizes of 0, which the signature allows, never reach the engine.
     """
 
     network: Network
@@ -81,6 +82,7 @@ class Conversion:
     kept: tuple[str, ...] = ()
     quantization: Quantization = field(default_factory=Quantization)
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    never_empty: bool = False
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -90,10 +92,16 @@ class Conversion:
         sets = self.signature.profiles or [
             [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in inputs]
         ]
+        if self.never_empty:
+            sets = [[tuple(_at_least_one(x) for x in three) for three in p] for p in sets]
         return [
             {s.name: three for s, three in zip(inputs, p, strict=True) if s.min_shape is not None}
             for p in sets
         ]
+
+
+def _at_least_one(shape: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(max(1, size) for size in shape or ())
 
 
 def to_network(

@@ -170,6 +170,42 @@ def test_llama_reads_a_prompt_of_any_length(llama: Any) -> None:
         torch.testing.assert_close(kept, getattr(wanted, path.rpartition(".")[2]))
 
 
+def test_llamas_cache_grows_where_its_length_is_dynamic(llama: Any) -> None:
+    executorch = pytest.importorskip("transformers.integrations.executorch")
+    executorch.register_dynamic_cache_export_support()
+
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = llama
+
+        def forward(self, ids: Tensor, cache: Any) -> Any:
+            outputs = self.model(ids, cache=cache, use_cache=True)
+            return outputs.logits, outputs.cache
+
+    def cached() -> Any:
+        with torch.no_grad():
+            return llama(torch.tensor([[3, 4]]), use_cache=True).cache
+
+    model = Growing().eval()
+    sizes = [{2: Dim("past", min=1, max=20)}] * 2
+    module = t2t.convert(
+        model, [torch.tensor([[5]]), cached()], dynamic_shapes=[None, [sizes, sizes]]
+    )
+
+    def stepping(step: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        kept = [cached()]
+
+        def run(ids: Tensor, position: Tensor) -> Tensor:
+            del position
+            logits, kept[0] = step(ids, kept[0])
+            return logits
+
+        return run
+
+    same_tokens(*(generated(stepping(step), [5, 9], 6) for step in (module, model)))
+
+
 # -- speech --------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from t2t.torch_internals import (
     sizes_of_one_are_ordinary,
 )
 from t2t.tracing.casts import patch_casts
-from t2t.tracing.graph import Graph, map_tree
+from t2t.tracing.graph import Graph, map_tree, tree_leaves
 from t2t.tracing.indexing import IndexingMode
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
@@ -166,7 +166,7 @@ def _trace(
         stack.callback(lambda: recorder.graph.kept.extend(places.others(snapshot.restore())))
         # What is young from here on was made by the model.
         gc.collect(0)
-        fake_args, fake_kwargs = map_tree(functools.partial(_fake, recorder, sizes), (args, kwargs))
+        leaves = [_fake(recorder, sizes, x) for x in tree_leaves((args, kwargs))]
         kept = {path: _fake(recorder, None, x) for path, x in state.items()}
         if sizes is not None:
             # A size of 1 in the example must not be treated as special.
@@ -186,7 +186,7 @@ def _trace(
             with interrupts.allowed():
                 for path, x in kept.items():
                     recorder.constants.replace(path, places.put(path, x))
-                output = _forward(tracer, module, fake_args, fake_kwargs)
+                output = _forward(tracer, module, (args, kwargs), leaves)
         except Exception as error:
             if tracer.needs_value:
                 # Compiled code drops it where it asks for an index, and tells of something else.
@@ -237,12 +237,15 @@ def _all_state(errors: Sequence[Exception], snapshot: Snapshot) -> StateError:
     return found[0]
 
 
-def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _forward(tracer: Tracer, module: Callable[..., Any], inputs: Any, leaves: Sequence[Any]) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
     functions = (
         IndexingMode(tracer.recorder, tracer.originals) if tracer.sees_functions else nullcontext()
     )
+    given = iter(leaves)
     with tracer.dispatch_mode, functions:
+        # A class of the user's may compute when it is made of its tensors.
+        args, kwargs = map_tree(lambda _: next(given), inputs)
         return module(*args, **kwargs)
 
 
