@@ -93,15 +93,15 @@ class Conversion:
             [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in inputs]
         ]
         if self.never_empty:
-            sets = [[tuple(_at_least_one(x) for x in three) for three in p] for p in sets]
+            sets = [[(_no_zeros(a), _no_zeros(b), _no_zeros(c)) for a, b, c in p] for p in sets]
         return [
             {s.name: three for s, three in zip(inputs, p, strict=True) if s.min_shape is not None}
             for p in sets
         ]
 
 
-def _at_least_one(shape: Sequence[int] | None) -> tuple[int, ...]:
-    return tuple(max(1, size) for size in shape or ())
+def _no_zeros(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return None if shape is None else tuple(max(1, size) for size in shape)
 
 
 def to_network(

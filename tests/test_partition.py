@@ -184,6 +184,20 @@ FUNCTIONS = {
 }
 
 
+def test_operators_inside_of_functions_get_the_defaults_of_their_in_place_forms() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        drop = torch.nn.functional.scaled_dot_product_attention
+        return drop(q.sin() * 2 + 1, k, k, dropout_p=0.5).relu().exp().sum(-1)
+
+    q, k = torch.randn(4, 3, 8), torch.randn(4, 6, 8)
+    converted = t2t.convert(attend, [q, k], partial=True)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        wanted = attend(q, k)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(converted(q, k), wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_several_operators_stay_in_pytorch(name: str, tmp_path: Any) -> None:
     class Inner(nn.Module):

@@ -194,7 +194,7 @@ class _Cut:
             self.refused.setdefault(id(call), str(error))
         self._blocks: list[_Block] = []
 
-    def _data_problem(self, call: Call, unplaced: Collection[Symbol]) -> str:
+    def _data_problem(self, call: Call, unplaced: set[Symbol]) -> str:
         """Return why no engine can hold a call, if its sizes depend on the data.
 
         An engine takes such sizes with its inputs, within their ranges, but cannot make them.
