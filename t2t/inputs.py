@@ -77,10 +77,9 @@ class Example:
         Raises:
             StateError: that given, where they are none that an engine can keep.
         """
-        more = keepable(module, (name for name in error.names if name not in self.state))
-        if not more:
+        state = {**keepable(module, error.names), **self.state}
+        if len(state) == len(self.state):
             raise error
-        state = {**self.state, **more}
         return replace(
             self,
             state=state,

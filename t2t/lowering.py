@@ -72,6 +72,7 @@ class Conversion:
         kept: names of what the module keeps between calls, though its results do not depend on it.
         quantization: what calibration or ``weights`` has made of its products.
         state: what the module keeps between calls, as it is before the first one.
+        never_empty: sizes of 0, which the signature allows, never reach the engine.
     """
 
     network: Network
@@ -81,6 +82,7 @@ class Conversion:
     kept: tuple[str, ...] = ()
     quantization: Quantization = field(default_factory=Quantization)
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    never_empty: bool = False
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -90,10 +92,16 @@ class Conversion:
         sets = self.signature.profiles or [
             [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in inputs]
         ]
+        if self.never_empty:
+            sets = [[(_no_zeros(a), _no_zeros(b), _no_zeros(c)) for a, b, c in p] for p in sets]
         return [
             {s.name: three for s, three in zip(inputs, p, strict=True) if s.min_shape is not None}
             for p in sets
         ]
+
+
+def _no_zeros(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return None if shape is None else tuple(max(1, size) for size in shape)
 
 
 def to_network(

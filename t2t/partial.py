@@ -112,6 +112,7 @@ class _Search:
         self._calls = calls
         self._convert = convert
         self._excluded = excluded
+        self._called: set[str] = set()
         self.engines: dict[str, TRTModule] = {}
         self.reasons: dict[str, str] = {}
 
@@ -139,10 +140,18 @@ class _Search:
             pending = [child for name in pending for child in self._children(name)]
 
     def _children(self, name: str) -> list[str]:
-        if name in self.engines or self.reasons.get(name) in (_NEVER_CALLED, ""):
+        if name in self.engines or self.reasons.get(name) == "":
             return []
         module = self._model.get_submodule(name)
-        return [f"{name}.{child}" for child, _ in module.named_children()]
+        children = [f"{name}.{child}" for child, _ in module.named_children()]
+        if self.reasons.get(name) != _NEVER_CALLED:
+            return children
+        # The model may call its parts, as of a Sequential.
+        return [child for child in children if self._is_called(child)]
+
+    def _is_called(self, name: str) -> bool:
+        """Return whether the model calls a module or something inside of it."""
+        return any(called == name or called.startswith(f"{name}.") for called in self._called)
 
     def _without_containers(self, names: Sequence[str]) -> list[str]:
         """Return what can be converted: parts with parameters, of lists their elements."""
@@ -169,8 +178,14 @@ class _Search:
             stack.enter_context(preserved(self._model))
             for watch in watched.values():
                 stack.enter_context(watch.hooked())
+            for name, module in self._model.named_modules():
+                handle = module.register_forward_pre_hook(functools.partial(self._note, name))
+                stack.callback(handle.remove)
             self._run_model()
         return watched
+
+    def _note(self, name: str, *_: Any) -> None:
+        self._called.add(name)
 
     def _run_model(self) -> None:
         with torch.no_grad():

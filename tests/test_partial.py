@@ -401,6 +401,65 @@ def test_the_face_detector_is_three_engines_by_one_call() -> None:
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
 
 
+def yolo() -> nn.Module:
+    tasks = pytest.importorskip(
+        "ultralytics.nn.tasks", reason="pip install --no-deps ultralytics, with opencv and pyyaml"
+    )
+    torch.manual_seed(0)
+    model = tasks.DetectionModel("yolov8n.yaml", verbose=False)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]
+            module.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+    return model.eval()
+
+
+class Detector(nn.Module):
+    """YOLO with its boxes chosen in torch: all but the choice is in engines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = yolo()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        ops = pytest.importorskip("torchvision").ops
+        found = self.model(x)[0][0]
+        scores, kinds = found[4:].max(0)
+        sure = scores > scores.mean()
+        boxes = ops.box_convert(found[:4, sure].t(), "cxcywh", "xyxy")
+        scores, kinds = scores[sure], kinds[sure]
+        kept = ops.nms(boxes + kinds[:, None] * 1000.0, scores, 0.5)[:20]
+        return boxes[kept], scores[kept], kinds[kept]
+
+
+class Suppressing(Detector):
+    """YOLO with ultralytics' own function, which decides in Python."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        nms = pytest.importorskip("ultralytics.utils.nms").non_max_suppression
+        return nms(self.model(x)[0], conf_thres=1e-4, max_det=20)
+
+
+@pytest.mark.parametrize("kind", [Detector, Suppressing])
+@pytest.mark.filterwarnings("ignore:.create_unbacked_symint")
+def test_yolo_with_its_suppression(
+    kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
+    generator = torch.Generator().manual_seed(2)
+    photos = [torch.rand(1, 3, 64, 96, generator=generator) for _ in range(3)]
+    model = kind().eval()
+    converted = t2t.convert(model, [photos[0]], partial=True)
+    assert isinstance(converted, t2t.PartialModule) == (kind is Suppressing)
+    assert converted.parts.share > 0.99
+    for photo in photos:
+        with torch.no_grad():
+            wanted, found = model(photo), converted(photo)
+        for a, b in zip(wanted, found, strict=True):
+            assert len(a)
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-3)
+
+
 def test_a_detector_keeps_its_decisions_in_pytorch() -> None:
     detection = pytest.importorskip("torchvision").models.detection
     photo = pytest.importorskip("skimage.data").astronaut()

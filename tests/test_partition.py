@@ -195,6 +195,20 @@ FUNCTIONS = {
 }
 
 
+def test_operators_inside_of_functions_get_the_defaults_of_their_in_place_forms() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        drop = torch.nn.functional.scaled_dot_product_attention
+        return drop(q.sin() * 2 + 1, k, k, dropout_p=0.5).relu().exp().sum(-1)
+
+    q, k = torch.randn(4, 3, 8), torch.randn(4, 6, 8)
+    converted = t2t.convert(attend, [q, k], partial=True)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        wanted = attend(q, k)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(converted(q, k), wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_several_operators_stay_in_pytorch(name: str, tmp_path: Any) -> None:
     class Inner(nn.Module):
@@ -373,6 +387,121 @@ def test_a_result_has_a_size_that_depends_on_the_data() -> None:
     converted = t2t.convert(model, [X], partial=True)
     assert str(converted.signature.outputs[0]) == "output: float32 (0..16,)"
     check(model, converted, X, torch.randn(2, 3, 8, 10), 0 * X)
+
+
+class Behind(nn.Module):
+    """Layers behind a choice by the data."""
+
+    def __init__(self, choose: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.choose = nn.Linear(6, 6), choose
+        self.last = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.choose(self, x, (self.first(x).tanh() + 1).square())
+
+
+def by_mask(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    keep = x[:, 0] > 0
+    z = m.last(y[keep]).softmax(-1) + x[keep][:, :3].cos()
+    return z, z.sum(0) + 1, torch.arange(z.shape[0]) * 2 + 1
+
+
+def by_places(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    places = (x > 0.5).nonzero()
+    return (places * 2 + 1).float().sqrt().exp(), m.last(y[places[:, 0]])
+
+
+def by_elements(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    del m
+    chosen = torch.masked_select(y, x > 0)
+    return (chosen.sin() * chosen.cos()).exp(), chosen.sum() * 2 + 1
+
+
+def by_values(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    del m, y
+    values, counts = (x * 2).round().unique(return_counts=True)
+    return (values.sin() * counts).exp() + 1
+
+
+def by_expanding(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    chosen = y[x[:, 0] > 0]
+    token = m.first.bias.expand(chosen.shape[0], 6).sin().exp()
+    return m.last(token * x.mean()), chosen.reshape(-1, 3).relu().exp().sin(), chosen.t() @ chosen
+
+
+def by_boxes(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    boxes = torch.cat([y[:, :2], y[:, :2] + y[:, 2:4] + 0.5], 1)
+    kept = pytest.importorskip("torchvision").ops.nms(boxes, x[:, 0], 0.4)
+    return m.last(y[kept]).softmax(-1), boxes[kept] * 2, kept
+
+
+@pytest.mark.parametrize(
+    "choose", [by_mask, by_places, by_elements, by_values, by_expanding, by_boxes]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore:.create_unbacked_symint")
+def test_what_follows_such_a_size_is_an_engine_again(
+    choose: Any, dynamic: bool, tmp_path: Any
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = Behind(choose).eval()
+    calls = [torch.randn(9, 6, generator=generator) for _ in range(3)]
+    # Nothing is chosen, and everything.
+    calls += [-torch.rand(9, 6, generator=generator), torch.rand(9, 6, generator=generator) + 1]
+    options: dict[str, Any] = {"max_batch_size": 12} if dynamic else {}
+    converted = t2t.convert(model, [calls[0]], partial=True, **options)
+    assert converted.parts[-1].in_engine
+    converted = loaded(converted, tmp_path)
+    more = [torch.randn(n, 6, generator=generator) for n in (12, 1)] if dynamic else []
+    check(model, converted, *calls, *more)
+
+
+def test_the_same_mask_chooses_as_many() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        keep = x[:, 0] > 0
+        total = x[keep] * x[:, 1:2][keep] + torch.masked_select(x[:, 2], keep)[:, None]
+        keep &= x[:, 1] > 0
+        return total.sum() + (x[keep] * x[:, 3:4][keep]).sum() + keep.nonzero().sum()
+
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return chosen(x.cos() * x.sin() - x)
+
+    converted = t2t.convert(Chosen(), [torch.randn(9, 6)], partial=True)
+    assert not isinstance(converted, t2t.PartialModule)
+    check(Chosen(), converted, torch.randn(9, 6), torch.randn(9, 6))
+
+
+def test_different_masks_may_choose_another_number() -> None:
+    class Different(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.body(x)
+            a, keep = y[y[:, 0] > 0], y[:, 0] > 0
+            keep &= y[:, 1] > 0
+            return a + y[keep]
+
+    torch.manual_seed(0)
+    model = Different().eval()
+    x = torch.ones(3, 6)
+    with torch.no_grad():
+        model.body.bias.fill_(3.0)
+    assert isinstance(t2t.convert(model, [x], partial=True), t2t.PartialModule)
+
+
+def test_no_engine_reserves_memory_for_all_that_might_be() -> None:
+    def pairs(m: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        del m
+        chosen = y.flatten()[x.flatten() > 0]
+        return (chosen[:, None] - chosen[None]).abs().exp().sum()
+
+    converted = t2t.convert(Behind(pairs).eval(), [torch.randn(1500, 6)], partial=True)
+    assert "may have 81000000 elements" in str(converted.parts)
 
 
 def test_a_decision_on_such_a_size_leaves_submodules() -> None:

@@ -1,6 +1,7 @@
 """Modules that keep tensors between calls: right over a sequence of calls, saved, reset."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -217,7 +218,6 @@ class Through(nn.Module):
     [
         lambda m: m.row,
         lambda m: m.row + 1,
-        lambda m: m.held[0].sum(),
         lambda m: torch.from_numpy(m.row.numpy()),
         lambda m: m.row.add_(1),
     ],
@@ -237,6 +237,243 @@ def test_state_beside_operators_that_stay_in_pytorch() -> None:
     check(model, module, calls)
     module.reset_state()
     check(made(Mean), module, calls)
+
+
+# -- tensors in other places than attributes of modules ------------------------------------------
+
+
+class Linear(nn.Module):
+    """Reads what it keeps and writes it; ``hold`` makes the place, ``step`` the write."""
+
+    def __init__(self, hold: Any, step: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.step = nn.Linear(4, 4), step
+        hold(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return self.step(self, y.tanh()) + x
+
+
+class Slotted:
+    __slots__ = ("h",)
+
+    def __init__(self) -> None:
+        self.h = torch.zeros(2, 4)
+
+
+class Pair(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+
+def zeros(count: int = 2) -> list[Tensor]:
+    return [torch.zeros(2, 4) for _ in range(count)]
+
+
+def set_lists(m: Any) -> None:
+    m.states = zeros()
+
+
+def set_tuple(m: Any) -> None:
+    m.states = tuple(zeros())
+
+
+def set_pair(m: Any) -> None:
+    m.states = Pair(*zeros())
+
+
+def set_dict(m: Any) -> None:
+    m.states = {"a": torch.zeros(2, 4)}
+
+
+def set_slots(m: Any) -> None:
+    m.states = SimpleNamespace(layers=[Slotted()])
+
+
+def set_shared(m: Any) -> None:
+    m.register_buffer("kept", torch.zeros(2, 4))
+    m.states, m.pair = [m.kept], {"x": (m.kept, 1)}
+
+
+def set_two(m: Any) -> None:
+    m.a, m.b = zeros()
+
+
+def new_list(m: Any, y: Tensor) -> Tensor:
+    m.states = [s * (i + 1) + y for i, s in enumerate(m.states)]
+    return m.states[0] - m.states[1] * 2
+
+
+def new_items(m: Any, y: Tensor) -> Tensor:
+    for i in range(2):
+        m.states[i] = m.states[i] * (i + 1) + y
+    return m.states[0] - m.states[1] * 2
+
+
+def in_place(m: Any, y: Tensor) -> Tensor:
+    for i in range(2):
+        m.states[i].mul_(0.5).add_(y * (i + 1))
+    return m.states[0] - m.states[1] * 2
+
+
+def new_tuple(m: Any, y: Tensor) -> Tensor:
+    m.states = (m.states[1] + y, m.states[0] * 0.5)
+    return m.states[0] - m.states[1] * 2
+
+
+def new_pair(m: Any, y: Tensor) -> Tensor:
+    m.states = Pair(a=m.states.b + y, b=m.states.a * 0.5)
+    return m.states.a - m.states.b * 2
+
+
+def new_key(m: Any, y: Tensor) -> Tensor:
+    m.states["a"] = m.states["a"] + y
+    return m.states["a"]
+
+
+def new_dict(m: Any, y: Tensor) -> Tensor:
+    m.states = {"a": m.states["a"] + y}
+    return m.states["a"]
+
+
+def new_slot(m: Any, y: Tensor) -> Tensor:
+    m.states.layers[0].h = m.states.layers[0].h + y
+    return m.states.layers[0].h
+
+
+def written_by_one_name(m: Any, y: Tensor) -> Tensor:
+    m.states[0].add_(y)
+    return m.kept * 2 + m.pair["x"][0]
+
+
+def swapped(m: Any, y: Tensor) -> Tensor:
+    m.a.add_(y)
+    m.a, m.b = m.b, m.a
+    return m.a - m.b * 3
+
+
+PLACES = [
+    (set_lists, new_list, ["states[0]", "states[1]"]),
+    (set_lists, new_items, ["states[0]", "states[1]"]),
+    (set_lists, in_place, ["states[0]", "states[1]"]),
+    (set_tuple, in_place, ["states[0]", "states[1]"]),
+    (set_tuple, new_tuple, ["states[0]", "states[1]"]),
+    (set_pair, new_pair, ["states[0]", "states[1]"]),
+    (set_dict, new_key, ["states['a']"]),
+    (set_dict, new_dict, ["states['a']"]),
+    (set_slots, new_slot, ["states.layers[0].h"]),
+    (set_shared, written_by_one_name, ["kept"]),
+    (set_two, swapped, ["a", "b"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("hold", "step", "names"), PLACES, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_where_state_may_be(hold: Any, step: Any, names: list[str], tmp_path: Any) -> None:
+    model, calls = Linear(hold, step).eval(), inputs((2, 4), 4)
+    before = str(vars(model))
+    module = t2t.convert(model, [calls[0]])
+    assert str(vars(model)) == before
+    assert sorted(module.state) == names
+    check(model, module, calls)
+    module.save(tmp_path / "net.pt")
+    check(model, t2t.load(tmp_path / "net.pt"), calls)
+
+
+def test_all_state_is_found_in_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, original = 0, t2t.lowering.trace
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        return original(*args, **kwargs)
+
+    def hold(m: Any) -> None:
+        m.states = zeros(9)
+
+    def step(m: Any, y: Tensor) -> Tensor:
+        for state in m.states:
+            state.add_(y)
+        return m.states[8]
+
+    monkeypatch.setattr(t2t.lowering, "trace", counted)
+    module = t2t.convert(Linear(hold, step).eval(), inputs((2, 4), 1))
+    assert len(module.state) == 9
+    assert count == 2
+
+
+def keys(m: Any) -> None:
+    m.register_buffer("keys", torch.zeros(1, 2, 6, 4))
+
+
+WRITES: list[Any] = [
+    lambda m, y, at: m.keys.__setitem__((slice(None), slice(None), at), y),
+    lambda m, y, at: m.keys.__setitem__((slice(None), slice(None), at[0]), y[:, :, 0]),
+    lambda m, y, at: m.keys[:, :, at[0]].copy_(y[:, :, 0]),
+    lambda m, y, at: m.keys.narrow(2, at[0], 1).copy_(y),
+    lambda m, y, at: m.keys.index_copy_(2, at, y),
+    lambda m, y, at: m.keys.scatter_(2, at.view(1, 1, 1, 1).expand(1, 2, 1, 4), y),
+    lambda m, y, at: m.keys.copy_(torch.where((torch.arange(6) == at)[:, None], y, m.keys)),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_cache_is_written_at_a_position(write: Any) -> None:
+    class Written(Linear):
+        def forward(self, x: Tensor, at: Tensor) -> Tensor:  # type: ignore[override]
+            self.step(self, self.linear(x), at)
+            seen = (torch.arange(6) <= at).float()
+            return (self.keys * seen[:, None]).sum(2)
+
+    model = Written(keys, write).eval()
+    calls = [(x, torch.tensor([n])) for n, x in enumerate(inputs((1, 2, 1, 4)))]
+    module = t2t.convert(model, list(calls[2]))
+    with torch.no_grad():
+        for given in calls:
+            torch.testing.assert_close(module(*given), model(*given), rtol=1e-5, atol=1e-6)
+
+
+def test_an_lstm_keeps_its_pair_of_states() -> None:
+    class Stream(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 5, batch_first=True)
+            self.hidden = (torch.zeros(1, 1, 5), torch.zeros(1, 1, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y, self.hidden = self.lstm(x, self.hidden)
+            return y
+
+    model, calls = made(Stream), inputs((1, 3, 4))
+    module = t2t.convert(model, [calls[0]])
+    assert set(module.state) == {"hidden[0]", "hidden[1]"}
+    check(model, module, calls)
+
+
+class Parts(nn.Module):
+    """One name of its buffer gets another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(3))
+        self.other = [self.kept]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = self.kept + x[0]
+        return x + self.kept + self.other[0]
+
+
+class Appends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = [torch.zeros(4, 3)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x)
+        return torch.stack(self.seen).sum(0)
 
 
 class Grows(nn.Module):
@@ -285,8 +522,10 @@ class Trains(nn.Module):
     ("kind", "words"),
     [
         (Grows, r"'seen', which is torch.float32 \(1, 3\) before a call and .*\(5, 3\) after"),
-        (Counts, "'calls'"),
-        (Starts, "'last'"),
+        (Counts, "keep 'calls' as a tensor"),
+        (Starts, "'last' is no tensor before the first call; let it begin as one"),
+        (Parts, "'kept', which has several names"),
+        (Appends, r"'seen\[1\]'.*let forward\(\) take the state as an input"),
         (Trains, "'weight'"),
     ],
 )

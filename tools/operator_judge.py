@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
+import t2t
 from t2t.building import build
 from t2t.errors import (
     BuildError,
@@ -20,7 +21,7 @@ from t2t.errors import (
 from t2t.lowering import Conversion, to_network
 from t2t.reference import capture
 
-__all__ = ["Case", "build_it", "judge", "short", "tensors_of"]
+__all__ = ["Case", "build_it", "judge", "judge_partial", "short", "tensors_of"]
 
 # Relative to each number, and to the largest of the result (at least 1): PyTorch and the executor
 # add in different orders, PyTorch's half kernels in half, and sums may cancel.
@@ -117,6 +118,65 @@ def judge(case: Case) -> tuple[str, str, Conversion | None]:
     return "WRONG" if text else "ok", text, conversion
 
 
+def judge_partial(case: Case) -> tuple[str, str]:
+    """Convert a call between engines with ``partial=True``, run it twice, and compare.
+
+    Returns:
+        "ok", "refused", "WRONG", "CRASH" or "skipped", and why.
+    """
+    wanted = case.expected(case.tensors)
+    if not wanted:
+        return "skipped", "PyTorch gives no tensor"
+    if any(map(_difference, wanted, case.expected(case.tensors))):
+        return "skipped", "PyTorch's own results differ from call to call"
+    between = replace(case, function=_between(case.function))
+    try:
+        converted = t2t.convert(
+            between.function, [x.clone() for x in case.tensors], partial=True, min_block_size=1
+        )
+        answer = tensors_of(converted(*[x.clone() for x in case.tensors]))
+        text = "; ".join(between.differences(_distinct(answer), case.tensors))
+        if not text and not case.ordered:
+            generator = torch.Generator().manual_seed(1)
+            others = [_permuted(x, generator) for x in case.tensors]
+            if between.expected(others):
+                answer = tensors_of(converted(*[x.clone() for x in others]))
+                text = "; ".join(between.differences(_distinct(answer), others))
+                text = text and f"second input: {text}"
+    except ConversionError as error:
+        return "refused", short(error)
+    except Exception as error:  # noqa: BLE001  any other exception is what is looked for
+        return "CRASH", short(error)
+    return "WRONG" if text else "ok", text
+
+
+def _distinct(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return list({id(x): x for x in tensors}.values())
+
+
+def _between(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with work for engines before and behind another, which changes nothing."""
+
+    def twice(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.dtype in (torch.float64, torch.uint8):
+            return x
+        if x.dtype == torch.bool:
+            return x.logical_not().logical_not()
+        return x if x.is_complex() else x.neg().neg()
+
+    def between(*tensors: torch.Tensor) -> Any:
+        return tree_map(twice, function(*map(twice, tensors)))
+
+    return between
+
+
+def _permuted(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same numbers in another order; integers may be places, and stay."""
+    if not x.is_floating_point() and x.dtype != torch.bool:
+        return x.clone()
+    return x.reshape(-1)[torch.randperm(x.numel(), generator=generator)].reshape(x.shape)
+
+
 def _compare_others(case: Case, conversion: Conversion, program: Any) -> str:
     """Compare once more, where the network must not have kept the first values or sizes."""
     if case.ordered:
@@ -140,14 +200,10 @@ def _others(case: Case, conversion: Conversion) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
 
     def other(x: torch.Tensor, spec: Any) -> torch.Tensor:
-        if spec.max_shape is not None:
-            shape = spec.max_shape
-            picked = torch.randint(max(x.numel(), 1), shape, generator=generator)
-            return x.reshape(-1)[picked] if x.numel() else x.clone()
-        if not x.is_floating_point() and x.dtype != torch.bool:
-            return x.clone()
-        order = torch.randperm(x.numel(), generator=generator)
-        return x.reshape(-1)[order].reshape(x.shape)
+        if spec.max_shape is None:
+            return _permuted(x, generator)
+        picked = torch.randint(max(x.numel(), 1), spec.max_shape, generator=generator)
+        return x.reshape(-1)[picked] if x.numel() else x.clone()
 
     return [other(*pair) for pair in zip(case.tensors, conversion.signature.inputs, strict=True)]
 

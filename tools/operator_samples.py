@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from t2t.precision import Policy
 from t2t.registry import function_converters
-from tools.operator_judge import Case, build_it, judge, short, tensors_of
+from tools.operator_judge import Case, build_it, judge, judge_partial, short, tensors_of
 
 __all__ = ["DTYPES", "FORMS", "Outcome", "judged"]
 
@@ -59,8 +59,13 @@ class Outcome:
         return asdict(self)
 
 
-def judged(op: Any, dtype: torch.dtype, count: int, variants: int) -> Iterator[Outcome]:
-    """Convert an operator's samples of one dtype and compare with PyTorch."""
+def judged(
+    op: Any, dtype: torch.dtype, count: int, variants: int, *, partial: bool = False
+) -> Iterator[Outcome]:
+    """Convert an operator's samples of one dtype and compare with PyTorch.
+
+    With ``partial``, each is converted with ``partial=True`` instead, between two engines.
+    """
     name = str(dtype).removeprefix("torch.")
     try:
         drawn = _samples(op, dtype, count)
@@ -68,11 +73,14 @@ def judged(op: Any, dtype: torch.dtype, count: int, variants: int) -> Iterator[O
         yield Outcome(name, "function", "", "skipped", f"no samples: {short(error)}")
         return
     built = set()
-    full = set(_spread(range(len(drawn)), variants))
+    full = set(_spread(range(len(drawn)), 0 if partial else variants))
     for index, sample in enumerate(drawn):
         for form in FORMS if index in full else FORMS[:1]:
             case = _case(op, sample, form)
             if case is None:
+                continue
+            if partial:
+                yield Outcome(name, form, _describe(sample), *judge_partial(case))
                 continue
             verdict, text, conversion = judge(case)
             if verdict == "ok" and form not in built and conversion is not None:

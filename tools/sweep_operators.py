@@ -1,12 +1,14 @@
 """Judge every converter by PyTorch's own samples and write docs/opinfo.md.
 
-Usage: python tools/sweep_operators.py [--only PATTERN] [--limit SECONDS]
-                                       [--fresh | --redo | --document]
+Usage: python tools/sweep_operators.py [--only PATTERN,...] [--limit SECONDS]
+                                       [--fresh | --redo | --document] [--partial]
 
 Each operator runs in a process of its own with a time limit; what it gave is kept in
 out/opinfo.jsonl, so that a sweep that was interrupted goes on where it stopped. `--fresh` starts
 anew (with --only: those operators), `--redo` judges again what is not ok, `--document` only writes
-the document. It ends with an error where an operator is wrong, crashes or is not built.
+the document. `--partial` judges fewer samples, converted with partial=True, also of operators that
+TensorRT cannot have, and counts (out/opinfo-partial.jsonl) without a document. It ends with an
+error where an operator is wrong, crashes or is not built.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tools.operator_samples import DTYPES, FORMS, Outcome, judged
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "out" / "opinfo.jsonl"
+PARTIAL = ROOT / "out" / "opinfo-partial.jsonl"
 TARGET = ROOT / "docs" / "opinfo.md"
 FAILURES = ("WRONG", "CRASH", "BUILD")
 CONVERSIONS = ("dynamic", "fp16")
@@ -53,6 +56,11 @@ LEFT_OUT = {
         "complex numbers": "fft.* stft istft *complex* imag polar chalf cfloat cdouble",
     }.items()
 }
+# With partial=True these stay in PyTorch.
+IN_PYTORCH = ("linear algebra", "complex numbers")
+FEW = 4
+"""Samples of each dtype with partial=True, where each is built."""
+
 # What these patterns catch too, and TensorRT can have.
 TAKEN = [
     "__rand__",
@@ -91,16 +99,22 @@ another one in each call.
 def main(arguments: Sequence[str]) -> int:
     """Run the sweep, write the document, and give the process's exit status."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--only", default="*", help="operators to judge, as a shell pattern")
+    options.add_argument("--only", default="*", help="operators to judge, as shell patterns")
     options.add_argument("--limit", type=float, default=120, help="seconds for one operator")
     options.add_argument("--fresh", action="store_true", help="forget earlier results")
     options.add_argument("--redo", action="store_true", help="judge again what is not ok")
+    options.add_argument("--partial", action="store_true", help="convert with partial=True")
     options.add_argument("--document", action="store_true", help="only write the document")
     given = options.parse_args(arguments)
     if not given.document:
-        _sweep(given.only, given.limit, lambda outcomes: _is_done(outcomes, given))
-    records = _read()
-    TARGET.write_text(document(records), encoding="utf-8")
+        _sweep(given, lambda outcomes: _is_done(outcomes, given))
+    records = _read(PARTIAL if given.partial else RECORDS)
+    if given.partial:
+        counts = Counter(_worst(outcomes) for outcomes in records.values())
+        samples = Counter(o["verdict"] for outcomes in records.values() for o in outcomes)
+        sys.stdout.write(f"operators: {dict(counts)}\nsamples: {dict(samples)}\n")
+    else:
+        TARGET.write_text(document(records), encoding="utf-8")
     failed = [name for name, outcomes in records.items() if _worst(outcomes) in FAILURES]
     for name in failed:
         sys.stderr.write(f"{name}: {_worst(records[name])}\n")
@@ -112,22 +126,26 @@ def _is_done(outcomes: list[dict[str, str]], given: argparse.Namespace) -> bool:
     return not given.fresh and not (given.redo and _worst(outcomes) != "ok")
 
 
-def _sweep(pattern: str, limit: float, is_done: Callable[[list[dict[str, str]]], bool]) -> None:
+def _sweep(given: argparse.Namespace, is_done: Callable[[list[dict[str, str]]], bool]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     # Here and not above, as it takes ten seconds that --document need not wait.
     from torch.testing._internal.common_methods_invocations import op_db
 
-    known = _read()
-    ops = [op for op in op_db if fnmatch.fnmatchcase(_name(op), pattern) and not left_out(op.name)]
+    path = PARTIAL if given.partial else RECORDS
+    known = _read(path)
+    taken = ("", *IN_PYTORCH) if given.partial else ("",)
+    patterns = given.only.split(",")
+    ops = [op for op in op_db if any(fnmatch.fnmatchcase(_name(op), p) for p in patterns)]
+    ops = [op for op in ops if left_out(op.name) in taken]
     ops = [op for op in ops if _name(op) not in known or not is_done(known[_name(op)])]
     for op in ops:
         known.pop(_name(op), None)
-    RECORDS.parent.mkdir(exist_ok=True)
-    RECORDS.write_text("".join(_line(n, o) for n, o in known.items()), encoding="utf-8")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(_line(n, o) for n, o in known.items()), encoding="utf-8")
     for op in track(ops, "Judging operators", disable=not sys.stdout.isatty()):
-        outcomes = _apart(op, limit)
-        with RECORDS.open("a", encoding="utf-8") as file:
+        outcomes = _apart(op, given.limit, given.partial)
+        with path.open("a", encoding="utf-8") as file:
             file.write(_line(_name(op), outcomes))
 
 
@@ -143,11 +161,11 @@ def left_out(name: str) -> str:
     return ""
 
 
-def _apart(op: Any, limit: float) -> list[dict[str, str]]:
+def _apart(op: Any, limit: float, partial: bool) -> list[dict[str, str]]:
     """Judge an operator in a process of its own: it may hang, crash, or eat memory."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_judge_all, args=(op, sender))
+    process = context.Process(target=_judge_all, args=(op, sender, partial))
     process.start()
     sender.close()
     outcomes = []
@@ -164,10 +182,11 @@ def _apart(op: Any, limit: float) -> list[dict[str, str]]:
     return outcomes
 
 
-def _judge_all(op: Any, sender: Any) -> None:
+def _judge_all(op: Any, sender: Any, partial: bool) -> None:
     for dtype, count, variants in DTYPES:
         if dtype in op.dtypes:
-            for outcome in judged(op, dtype, count, variants):
+            count = min(count, FEW) if partial else count
+            for outcome in judged(op, dtype, count, variants, partial=partial):
                 sender.send(outcome.to_dict())
     sender.close()
 
@@ -176,10 +195,10 @@ def _line(name: str, outcomes: Iterable[dict[str, str]]) -> str:
     return json.dumps({"op": name, "outcomes": list(outcomes)}) + "\n"
 
 
-def _read() -> dict[str, list[dict[str, str]]]:
-    if not RECORDS.exists():
+def _read(path: Path) -> dict[str, list[dict[str, str]]]:
+    if not path.exists():
         return {}
-    lines = RECORDS.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     return {entry["op"]: entry["outcomes"] for entry in map(json.loads, lines)}
 
 

@@ -8,16 +8,19 @@ from t2t.isolation.preserve import (
     preserved_torch_state,
     uninterrupted,
 )
-from t2t.isolation.snapshot import Change, Snapshot, storage_key
+from t2t.isolation.snapshot import ATTRIBUTE, Change, Path, Snapshot, render, storage_key
 
 __all__ = [
+    "ATTRIBUTE",
     "Change",
     "Interrupts",
+    "Path",
     "SavedMemory",
     "Snapshot",
     "eager",
     "preserved",
     "preserved_torch_state",
+    "render",
     "storage_key",
     "uninterrupted",
 ]

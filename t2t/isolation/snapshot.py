@@ -32,7 +32,16 @@ import torch
 
 from t2t.torch_internals import DisabledDispatch, global_hooks, has_storage, storage_address
 
-__all__ = ["MISSING", "Change", "Snapshot", "storage_key", "without_modes"]
+__all__ = [
+    "ATTRIBUTE",
+    "MISSING",
+    "Change",
+    "Path",
+    "Snapshot",
+    "render",
+    "storage_key",
+    "without_modes",
+]
 
 _ATOMS = frozenset(
     (
@@ -102,11 +111,11 @@ class Change:
 MISSING = type("_Missing", (), {"__repr__": lambda _: "(nothing)"})()
 
 
-_Path = tuple[Any, str, Any]
+Path = tuple[Any, str, Any]
 """The name of an object: its owner's, how entries of that are written, and which one it is."""
 
-_ROOT: _Path = (None, "{}", "")
-_ATTRIBUTE = "{}.{}"
+_ROOT: Path = (None, "{}", "")
+ATTRIBUTE = "{}.{}"
 _ITEM = "{}[{!r}]"
 
 
@@ -126,16 +135,17 @@ class Snapshot:
         # Every object that was met, kept so that its id stays its own.
         self._seen: dict[int, Any] = {}
         # Containers with a copy of what they hold, and how their entries are named.
-        self._containers: list[tuple[Any, Any, _Path, str]] = []
-        self._empty: list[tuple[Any, _Path]] = []
+        self._containers: list[tuple[Any, Any, Path, str]] = []
+        self._empty: list[tuple[Any, Path]] = []
         self._names: dict[tuple[int, str], tuple[Any, str, Any]] = {}
-        self._slots: list[tuple[Any, str, Any, _Path]] = []
-        self._tensors: list[tuple[torch.Tensor, torch.Tensor, int, bool, Any, _Path]] = []
-        self._caches: list[tuple[Any, int, _Path]] = []
+        self._slots: list[tuple[Any, str, Any, Path]] = []
+        self._tuples: list[tuple[Any, Path]] = []
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor, int, bool, Any, Path]] = []
+        self._caches: list[tuple[Any, int, Path]] = []
         # What keeps its state out of sight: how to read it and to put it back, and what it was.
-        self._opaque: list[tuple[Callable[[], Any], Callable[[Any], Any] | None, Any, _Path]] = []
+        self._opaque: list[tuple[Callable[[], Any], Callable[[Any], Any] | None, Any, Path]] = []
         self._context = contextvars.copy_context()
-        self._pending: list[tuple[Any, _Path]] = [(root, _ROOT)]
+        self._pending: list[tuple[Any, Path]] = [(root, _ROOT)]
         with without_modes():
             for hooks in _GLOBAL_HOOKS:
                 self._visit(hooks, (None, "{}", "torch.nn.modules.module"))
@@ -146,7 +156,7 @@ class Snapshot:
 
     # -- noting ----------------------------------------------------------------------------------
 
-    def _visit(self, value: Any, path: _Path) -> None:
+    def _visit(self, value: Any, path: Path) -> None:
         kind = type(value)
         if kind in _ATOMS or id(value) in self._seen:
             return
@@ -158,13 +168,14 @@ class Snapshot:
         elif isinstance(value, dict | list | deque | set | bytearray | array.array):
             self._visit_container(value, path, _ITEM)
         elif isinstance(value, tuple):
+            self._tuples.append((value, path))
             self._pending += [(x, (path, _ITEM, i)) for i, x in enumerate(value)]
         elif kind is np.ndarray:
             self._containers.append((value, value.copy(), path, _ITEM))
         elif isinstance(value, type):
             self._visit_class(value)
         elif isinstance(value, _LRU):
-            name: _Path = (None, "{1}", value.__wrapped__.__qualname__)
+            name: Path = (None, "{1}", value.__wrapped__.__qualname__)
             self._caches.append((value, value.cache_info().misses, name))
             self._visit(value.__wrapped__, path)
         elif kind is types.FunctionType:
@@ -180,7 +191,7 @@ class Snapshot:
         elif not self._visit_opaque(value, path):
             self._visit_object(value, path)
 
-    def _visit_container(self, container: Any, path: _Path, form: str) -> None:
+    def _visit_container(self, container: Any, path: Path, form: str) -> None:
         """Note what a container holds; ``form`` makes an entry's name of its name and a key."""
         items: Any
         if isinstance(container, dict):
@@ -205,27 +216,29 @@ class Snapshot:
             else:
                 self._pending.append((item, (path, form, key)))
 
-    def _visit_tensor(self, tensor: torch.Tensor, path: _Path) -> None:
+    def _visit_tensor(self, tensor: torch.Tensor, path: Path) -> None:
         if _has_plain_memory(tensor):
             grad = tensor.grad if tensor.is_leaf else None
             entry = tensor.detach(), tensor.data_ptr(), tensor.requires_grad, grad, path
             self._tensors.append((tensor, *entry))
         self._visit_attributes(tensor, path)
 
-    def _visit_attributes(self, value: Any, path: _Path) -> None:
+    def _visit_attributes(self, value: Any, path: Path) -> None:
         attributes = getattr(value, "__dict__", None)
         if type(attributes) is not dict or id(attributes) in self._seen:
             return
         self._seen[id(attributes)] = attributes
+        tables: list[Any] = []
         if isinstance(value, torch.nn.Module):
             # Named as named_modules() and named_parameters() do.
-            for table in (value._modules, value._parameters, value._buffers):
-                if isinstance(table, dict) and id(table) not in self._seen:
-                    self._seen[id(table)] = table
-                    self._visit_container(table, path, _ATTRIBUTE)
-        self._visit_container(attributes, path, _ATTRIBUTE)
+            tables = [value._modules, value._parameters, value._buffers]
+            tables = [x for x in tables if isinstance(x, dict) and id(x) not in self._seen]
+            self._seen.update({id(table): table for table in tables})
+        # What is last here is visited first, so that of several names a buffer's counts.
+        for container in (attributes, *tables):
+            self._visit_container(container, path, ATTRIBUTE)
 
-    def _visit_object(self, value: Any, path: _Path) -> None:
+    def _visit_object(self, value: Any, path: Path) -> None:
         kind = type(value)
         if not isinstance(value, torch.nn.Module) and _package(kind.__module__) in _FOREIGN:
             return
@@ -234,10 +247,10 @@ class Snapshot:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if not name.startswith("__") and hasattr(value, name):
-                    self._visit_slot(value, name, (path, _ATTRIBUTE, name))
+                    self._visit_slot(value, name, (path, ATTRIBUTE, name))
         self._pending.append((kind, _ROOT))
 
-    def _visit_slot(self, owner: Any, name: str, path: _Path) -> None:
+    def _visit_slot(self, owner: Any, name: str, path: Path) -> None:
         item = getattr(owner, name)
         self._slots.append((owner, name, item, path))
         self._pending.append((item, path))
@@ -293,7 +306,7 @@ class Snapshot:
             self._names[key] = (namespace, home, value)
             self._pending.append((value, (None, "{1}", f"{home}.{name}")))
 
-    def _visit_opaque(self, value: Any, path: _Path) -> bool:
+    def _visit_opaque(self, value: Any, path: Path) -> bool:
         """Note what keeps its state out of sight: random number generators, and iterators."""
         read: Callable[[], Any]
         put: Callable[[Any], Any] | None
@@ -330,7 +343,7 @@ class Snapshot:
             for (_, name), (namespace, home, old) in self._names.items():
                 now = _look_up(namespace, name)
                 if now is not old:
-                    found += _differences({name: old}, {name: now}, (None, "{1}", home), _ATTRIBUTE)
+                    found += _differences({name: old}, {name: now}, (None, "{1}", home), ATTRIBUTE)
                     _assign(namespace, name, old)
             for owner, name, old, path in self._slots:
                 now = getattr(owner, name, MISSING)
@@ -339,7 +352,7 @@ class Snapshot:
                     setattr(owner, name, old)
             for tensor, old, address, requires_grad, grad, path in self._tensors:
                 if tensor.data_ptr() != address or tensor.shape != old.shape:
-                    found.append(Change(_render(path), old, tensor.detach()))
+                    found.append(Change(render(path), old, tensor.detach()))
                     tensor.data = old
                 if tensor.requires_grad != requires_grad:
                     tensor.requires_grad_(requires_grad)
@@ -348,12 +361,12 @@ class Snapshot:
             for cached, misses, path in self._caches:
                 # What is in it cannot be told apart; a cache may forget.
                 if cached.cache_info().misses != misses:
-                    found.append(Change(f"the cache of {_render(path)}()", MISSING, cached))
+                    found.append(Change(f"the cache of {render(path)}()", MISSING, cached))
                     cached.cache_clear()
             for read, put, state, path in self._opaque:
                 now = read()
                 if not _is_equal_state(state, now):
-                    found.append(Change(_render(path), state, now))
+                    found.append(Change(render(path), state, now))
                     if put is not None:
                         put(state)
             for variable, now in contextvars.copy_context().items():
@@ -372,9 +385,37 @@ class Snapshot:
         return id(tensor) in self._seen
 
     def name_of(self, key: int) -> str:
-        """Return the name of a tensor that has the memory with this `storage_key`."""
-        names = (_render(path) for _, old, *_, path in self._tensors if storage_key(old) == key)
-        return next(names, "a tensor")
+        """Return the name of the largest tensor that has the memory with this `storage_key`."""
+        found = [(old, path) for _, old, *_, path in self._tensors if storage_key(old) == key]
+        largest = max(found, key=lambda pair: pair[0].numel(), default=None)
+        return "a tensor" if largest is None else render(largest[1])
+
+    def tensors_at(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the tensors that the root holds under a name, or in what has that name.
+
+        Each has the name under which it was found first, which may be another one.
+        """
+        below = (f"{name}.", f"{name}[")
+        places = ((render(path), x) for path, x in self._places)
+        held = {id(x) for path, x in places if path == name or path.startswith(below)}
+        known = [(x, path) for x, *_, path in self._tensors if id(x) in held]
+        return {render(path): x for x, path in known if _is_inside(path)}
+
+    def paths_to(self, tensor: torch.Tensor) -> list[Path]:
+        """Return all places inside of the root at which a tensor stands."""
+        return [path for path, x in self._places if x is tensor]
+
+    @functools.cached_property
+    def _places(self) -> list[tuple[Path, torch.Tensor]]:
+        """All places inside of the root at which tensors stand."""
+        found: list[tuple[Path, Any]] = [(path, item) for _, _, item, path in self._slots]
+        for _, copy, path, form in self._containers:
+            if isinstance(copy, dict | list):
+                items = copy.items() if isinstance(copy, dict) else enumerate(copy)
+                found += [((path, form, key), item) for key, item in items]
+        for held, path in self._tuples:
+            found += [((path, _ITEM, index), item) for index, item in enumerate(held)]
+        return [(path, x) for path, x in found if isinstance(x, torch.Tensor) and _is_inside(path)]
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors that were met and have memory of their own."""
@@ -414,10 +455,17 @@ def _is_equal_state(a: Any, b: Any) -> bool:
     return _is_equal(a, b)
 
 
-def _render(path: _Path) -> str:
+def _is_inside(path: Path) -> bool:
+    """Return whether a path begins at the root, not at a global or in a function."""
+    while path[0] is not None:
+        path = path[0]
+    return path is _ROOT
+
+
+def render(path: Path) -> str:
     """Return the name of an object as the user would write it: "layers.0.cache['k']"."""
     owner, form, key = path
-    return form.format("" if owner is None else _render(owner), key).removeprefix(".")
+    return form.format("" if owner is None else render(owner), key).removeprefix(".")
 
 
 def _package(module: object) -> str:
@@ -449,21 +497,21 @@ def _assign(namespace: Any, name: str, value: Any) -> None:
         setattr(namespace, name, value)
 
 
-def _entry_changes(container: Any, copy: Any, path: _Path, form: str) -> list[Change]:
+def _entry_changes(container: Any, copy: Any, path: Path, form: str) -> list[Change]:
     if isinstance(container, dict):
         return _differences(copy, container, path, form)
     if isinstance(container, list | deque):
         return _differences(dict(enumerate(copy)), dict(enumerate(container)), path, form)
-    return [Change(_render(path), copy, container)]
+    return [Change(render(path), copy, container)]
 
 
 def _differences(
-    before: Mapping[Any, Any], after: Mapping[Any, Any], path: _Path, form: str
+    before: Mapping[Any, Any], after: Mapping[Any, Any], path: Path, form: str
 ) -> list[Change]:
     names = [*before, *(name for name in after if name not in before)]
     pairs = ((name, before.get(name, MISSING), after.get(name, MISSING)) for name in names)
     return [
-        Change(_render((path, form, name)), old, new)
+        Change(render((path, form, name)), old, new)
         for name, old, new in pairs
         if not _is_equal(old, new)
     ]

@@ -514,6 +514,9 @@ class TRTModule(torch.nn.Module):
         def run_engine(
             part: Converted, named: Mapping[str, torch.Tensor]
         ) -> Mapping[str, torch.Tensor]:
+            if part.program is not None and any(x.numel() == 0 for x in named.values()):
+                # As behind nms that has found nothing: no engine need take that.
+                return part.program.run(named)
             results = self._run_network(part, named, device)
             assert self.last_run is not None
             reasons.append(self.last_run[1])

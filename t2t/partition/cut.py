@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,8 @@ _RESEEDED = (
     "converted module does not; set it outside"
 )
 _DATA_SIZE = "a size depends on the data, which TensorRT needs to know when the engine is built"
+# TensorRT reserves memory for the largest sizes, and what depends on the data is often far smaller.
+_MOST_ELEMENTS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -182,15 +185,31 @@ class _Cut:
         unplaced = {s for s, d in self._graph.dimensions.items() if not d.places}
         self._makers = _makers(self._calls, unplaced)
         for call in self._calls if unplaced else ():
-            if _symbols_of_call(call) & unplaced:
-                self.refused.setdefault(id(call), f"{_DATA_SIZE} ({describe(call)})")
+            why = self._data_problem(call, unplaced)
+            if why:
+                self.refused.setdefault(id(call), f"{why} ({describe(call)})")
         builder = create_builder()
         network = Network(backend.create_network(builder), policy)
-        placed = {s: d for s, d in self._graph.dimensions.items() if s not in unplaced}
-        graph = replace(self._graph, dimensions=placed)
-        for call, error in gaps(graph, network, traced.example.names, self._outputs):
+        for call, error in gaps(self._graph, network, traced.example.names, self._outputs):
             self.refused.setdefault(id(call), str(error))
         self._blocks: list[_Block] = []
+
+    def _data_problem(self, call: Call, unplaced: set[Symbol]) -> str:
+        """Return why no engine can hold a call, if its sizes depend on the data.
+
+        An engine takes such sizes with its inputs, within their ranges, but cannot make them.
+        """
+        inputs = [value.tensor for value in call.inputs()]
+        if _symbols_in(call.output) & unplaced - _symbols_in(call.args, call.kwargs, inputs):
+            return _DATA_SIZE
+        if not _symbols_of_call(call) & unplaced <= {*self._makers}:
+            return "no tensor has the size, which depends on the data"
+        for x in tree_leaves(call.output):
+            sizes = map(expression, x.shape) if isinstance(x, torch.Tensor) else ()
+            most = math.prod(span(size, self._graph.boxes)[1] for size in sizes)
+            if most > _MOST_ELEMENTS and _symbols_in(x) & unplaced:
+                return f"it may have {most} elements, for which an engine would reserve memory"
+        return ""
 
     def engines(self, build: Callable[[Conversion], Converted]) -> list[Converted]:
         """Make the engines, and put into PyTorch what turns out to fit into none."""
@@ -300,7 +319,8 @@ class _Cut:
                 assert value.call is not None
                 raise _Refused({id(value.call): str(error)}) from error
         signature = self._signature(block, inputs, outputs)
-        return Conversion(network, builder, signature, graph)
+        may_be_empty = any(symbol in self._makers for symbol in dimensions)
+        return Conversion(network, builder, signature, graph, never_empty=may_be_empty)
 
     def _failing(
         self, graph: Graph, names: Sequence[str], block: _Block, error: str
@@ -323,8 +343,12 @@ class _Cut:
                 continue
             places = _places(symbol, block.inputs)
             if not places:
-                first = dimension.places[0]
-                value = self._graph.inputs[first.input]
+                if symbol in self._makers:
+                    call, tensor, dim = self._makers[symbol]
+                    first, value = Place(0, dim), self._value(call, tensor)
+                else:
+                    first = dimension.places[0]
+                    value = self._graph.inputs[first.input]
                 if value not in block.inputs:
                     block.inputs.append(value)
                 place = block.inputs.index(value)
@@ -332,6 +356,13 @@ class _Cut:
             name, low, high, step = dimension.name, dimension.low, dimension.high, dimension.step
             found[symbol] = Dimension(name, low, high, step, tuple(places), dimension.named)
         return found
+
+    def _value(self, call: Call, tensor: torch.Tensor) -> Value:
+        """Return the value of a call's result."""
+        read = itertools.chain(self._outputs, *(other.inputs() for other in self._calls))
+        known = (value for value in read if value.tensor is tensor)
+        index = [id(x) for x in _tensors_in(call.output)].index(id(tensor))
+        return next(known, None) or Value(tensor, call, index)
 
     def _signature(self, block: _Block, inputs: Sequence[str], outputs: Sequence[str]) -> Signature:
         profiles = self._profiles(block)
@@ -365,12 +396,18 @@ class _Cut:
     def _usual(self) -> list[dict[Symbol, int]]:
         """Return the value of each symbol that is optimized for, in each profile."""
         profiles = self._traced.profiles()
+        made = {
+            symbol: max(1, d.low, d.high // 2)
+            for symbol, d in self._graph.dimensions.items()
+            if not d.places
+        }
         return [
             {
                 symbol: (place := d.places[0]).root(profile[place.input][1][place.dim])
                 for symbol, d in self._graph.dimensions.items()
                 if d.places
             }
+            | made
             for profile in profiles
         ]
 
@@ -492,6 +529,10 @@ def _makers(
                 if symbol is not None:
                     found.setdefault(symbol, (call, x, dim))
     return found
+
+
+def _tensors_in(tree: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 def _places(symbol: Symbol, inputs: Sequence[Value]) -> list[Place]:

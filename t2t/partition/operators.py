@@ -23,6 +23,7 @@ from t2t.torch_internals import (
     TorchDispatchMode,
     enable_python_dispatcher,
     one_kind_of_kernels,
+    schema_of,
     sizes_of_one_are_ordinary,
 )
 from t2t.tracing import Call, Value
@@ -205,7 +206,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if functional is None or operator_info(func).mutated_positions != (0,) or not alone:
             raise ConversionError(f"{func} writes to a tensor that others may read")
         self._values[id(target)] = aten.alias.default(target)
-        self.calls.append((functional, *before, self._values[id(target)]))
+        given, named = before
+        # The other form may have no default where this one has, as bernoulli's p.
+        left = schema_of(func).arguments[len(given) :]
+        defaults = {x.name: x.default_value for x in left if x.default_value is not None}
+        kept = {x.name for x in schema_of(functional).arguments}
+        named = {name: x for name, x in {**defaults, **named}.items() if name in kept}
+        self.calls.append((functional, given, named, self._values[id(target)]))
         return output
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from t2t.sizes.terms import bounds, value_of
-from t2t.torch_internals import OpOverload, schema_of
+from t2t.torch_internals import OpOverload, schema_of, writes_counted
 
 if TYPE_CHECKING:
     from t2t.sizes.fakes import SizedFakeMode
@@ -43,16 +43,29 @@ def _size(mode: SizedFakeMode, operator: OpOverload, numbers: Sequence[Any], low
     return mode.new_size(schema_of(operator).name, low if filled else 0, int(high))
 
 
+def _count(mode: SizedFakeMode, operator: OpOverload, mask: Any) -> Any:
+    """Return how many elements of a tensor are true: the same size for each use of it."""
+    known = mode.counts.get(id(mask))
+    if known is None or known[1] != writes_counted(mask):
+        count = _size(mode, operator, mask.shape)
+        if count is NotImplemented:
+            return count
+        # The tensor is kept, so that its id stays its own.
+        known = mode.counts[id(mask)] = (mask, writes_counted(mask), count)
+    return known[2]
+
+
 def _nonzero(mode: SizedFakeMode, operator: OpOverload, self: Any) -> Any:
     if operator is not aten.nonzero.default:
         return NotImplemented
-    count = _size(mode, operator, self.shape)
+    count = _count(mode, operator, self)
     return count if count is NotImplemented else self.new_empty((count, self.ndim), dtype=_LONG)
 
 
 def _masked_select(mode: SizedFakeMode, operator: OpOverload, self: Any, mask: Any) -> Any:
     both = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
-    count = _size(mode, operator, both[0].shape)
+    same = [*map(value_of, mask.shape)] == [*map(value_of, both[0].shape)]
+    count = _count(mode, operator, mask) if same else _size(mode, operator, both[0].shape)
     return count if count is NotImplemented else self.new_empty((count,))
 
 
@@ -66,7 +79,7 @@ def _index(mode: SizedFakeMode, operator: OpOverload, self: Any, indices: Sequen
         if not any(x is mask for mask in masks):
             places.append(x)
             continue
-        count = _size(mode, operator, x.shape)
+        count = _count(mode, operator, x)
         if count is NotImplemented:
             return count
         places += [self.new_empty((count,), dtype=_LONG) for _ in range(x.ndim)]

@@ -129,6 +129,8 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
     Attributes:
         new_size: makes a size that depends on the data, of an operator's name, its least and its
             greatest value; None where such sizes are refused.
+        counts: how many elements of a tensor are not zero, by its id, with the tensor and how
+            often it had been written to.
     """
 
     shape_env: SizeEnvironment
@@ -136,6 +138,7 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
     def __init__(self, env: SizeEnvironment) -> None:
         super().__init__(env)
         self.new_size: Callable[[str, int, int], Any] | None = None
+        self.counts: dict[int, tuple[torch.Tensor, int, Any]] = {}
 
     def dispatch(
         self,

@@ -291,12 +291,17 @@ class Constants:
         chain += [(x, parent, view) for x in tensors]
 
     def promote(
-        self, target: torch.Tensor, operator: str
+        self, target: torch.Tensor, operator: str, *, may_be_kept: bool = False
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, View | None]]:
         """Let the memory of a real tensor hold traced values from now on.
 
         Yields the root, then all its views, each with its parent and how it comes from it. The
         running statistics of a batch norm may be written, as its results do not depend on them.
+
+        Args:
+            target: the tensor that is about to be written.
+            operator: by what.
+            may_be_kept: let it also be a tensor that outlives the forward pass.
 
         Raises:
             UnsupportedOperatorError: the tensor outlives the forward pass, as a parameter or buffer
@@ -306,7 +311,7 @@ class Constants:
         if key in self._state and operator in STATISTICS:
             warnings.warn(NOT_UPDATED, stacklevel=2)
             self._updated.append(target)
-        elif key in self._state:
+        elif key in self._state and not may_be_kept:
             names = [name for name, _ in self._state[key]]
             raise StateError(
                 f"the model writes what depends on its input into {names[0]!r}, a parameter or a "
@@ -314,7 +319,7 @@ class Constants:
                 "return it as an output instead",
                 names=names if len(names) == 1 else (),
             )
-        elif key not in self._made:
+        elif key not in self._made and not may_be_kept:
             raise StateError(
                 "the model writes what depends on its input into a tensor that was made before the "
                 "forward pass; an engine keeps no such state between calls: return it as an "

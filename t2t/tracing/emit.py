@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +17,12 @@ from t2t.errors import (
     UnsupportedOperatorError,
     add_note,
 )
+from t2t.io import Place
 from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.rounding import Rounding
-from t2t.sizes import static_size
+from t2t.sizes import expression, static_size
+from t2t.sizes.polynomials import symbol_value
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 from t2t.tracing.mistakes import is_refused, mistake
@@ -68,7 +71,8 @@ def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int
 def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
     tensors = [net.add_input(n, v.tensor) for n, v in zip(names, graph.inputs, strict=True)]
     for symbol, dimension in graph.dimensions.items():
-        net.bind_symbol(symbol, dimension, tensors)
+        if dimension.places:
+            net.bind_symbol(symbol, dimension, tensors)
 
 
 def gaps(
@@ -82,6 +86,8 @@ def gaps(
     calls = graph.used_calls(outputs)
     read = _read(calls, outputs)
     missing: set[int] = set()
+    # Sizes that depend on the data are those of what comes from the call that makes them.
+    made = {symbol_value(s): (s, d) for s, d in graph.dimensions.items() if not d.places}
     for call in calls:
         try:
             for value in call.inputs():
@@ -94,7 +100,12 @@ def gaps(
                 if not isinstance(x, torch.Tensor):
                     continue
                 if is_supported(x.dtype) and x.ndim <= MAX_RANK:
-                    net.add_input(f"{call.short_name}_result", x)
+                    tensor = net.add_input(f"{call.short_name}_result", x)
+                    for dim, size in enumerate(map(expression, x.shape) if made else ()):
+                        if size in made:
+                            symbol, dimension = made.pop(size)
+                            place = replace(dimension, places=(Place(0, dim),))
+                            net.bind_symbol(symbol, place, [tensor])
                 else:
                     missing.add(id(x))
 

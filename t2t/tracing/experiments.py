@@ -17,7 +17,7 @@ from t2t.errors import StateError, UnsupportedOperatorError
 from t2t.examples import random_like
 from t2t.io import Structure, flatten, map_tree
 from t2t.isolation import Change, preserved
-from t2t.tracing.state import put
+from t2t.tracing.state import Places
 
 __all__ = ["check_constants", "check_state"]
 
@@ -67,10 +67,26 @@ def check_state(
         return
     raise StateError(
         f"the module keeps state between calls, and its results depend on it: {listed}. An engine "
-        "keeps buffers, and tensors that are attributes, but nothing else: let forward() take the "
-        "state as an input and return it as an output",
+        f"keeps tensors that the module holds, but nothing else: {_advice(kept)}",
         names,
     )
+
+
+def _advice(kept: Sequence[Change]) -> str:
+    """Return what to do about state that is no tensor."""
+    for change in kept:
+        if isinstance(change.new, torch.Tensor) and not change.path.endswith("]"):
+            return (
+                f"{change.path!r} is no tensor before the first call; let it begin as one, such as "
+                "torch.zeros, or call the module once before its conversion, which then goes on "
+                "from there"
+            )
+        if type(change.new) in (int, float, bool):
+            return (
+                f"keep {change.path!r} as a tensor (register_buffer), which the forward pass "
+                "changes by tensor operations, or let it be an input and an output"
+            )
+    return "let forward() take the state as an input and return it as an output"
 
 
 def check_constants(
@@ -116,10 +132,11 @@ def _run(
     What ``state`` holds is put back before each.
     """
     results = []
-    with preserved(module), torch.no_grad():
+    with preserved(module) as snapshot, torch.no_grad():
+        places = Places(module, snapshot, state)
         for inputs in calls:
             for path, tensor in state.items():
-                put(module, path, tensor.clone())
+                places.put(path, tensor.clone())
             args, kwargs = map_tree(_copied, inputs)
             torch.manual_seed(0)
             leaves, form = flatten(module(*args, **kwargs), share=True, name="output")

@@ -47,14 +47,14 @@ class Storage:
     Attributes:
         writes: how many writes the trace has recorded.
         counts: how many torch may have counted for them; changes of shape are counted too.
-        unwritable: why it must not be written; empty where it may.
+        unwritable: why it must not be written, as what a write raises.
         ties: other memory that may be this one, and its writes when that was noted: whether
             ``x.reshape()`` copies may depend on a dynamic size.
     """
 
     writes: int = 0
     counts: int = 0
-    unwritable: str = ""
+    unwritable: UnsupportedOperatorError | None = None
     ties: list[tuple[Storage, int]] = field(default_factory=list)
 
     def tie(self, other: Storage) -> None:
@@ -243,8 +243,8 @@ class Memory:
         Raises:
             UnsupportedOperatorError: the memory cannot be written.
         """
-        if entry.storage.unwritable:
-            raise UnsupportedOperatorError(entry.storage.unwritable)
+        if entry.storage.unwritable is not None:
+            raise entry.storage.unwritable
         if entry.parent is None:
             entry.storage.writes += 1
             entry.storage.counts += 1

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from t2t import registry
-from t2t.errors import ConversionError, T2TError, UnsupportedOperatorError
+from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
 from t2t.isolation import storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
@@ -74,6 +74,8 @@ class Recorder:
         self.precision: Precision | None = None
         """How the parts of the formula that runs now are computed, if it says so."""
         self.is_paused = False
+        self.state_errors: list[T2TError] = []
+        """What is raised at the end: writes to tensors that outlive the forward pass."""
         self._cast: Cast | None = None
         self._thread = threading.get_ident()
         self._perform = perform
@@ -323,7 +325,8 @@ class Recorder:
             if not isinstance(function, OpOverload) or not operator_info(function).is_view:
                 return
             why = "a constant cut to a dynamic size; build the result with torch.cat or F.pad"
-        self.memory[x].storage.unwritable = f"a write into a view by {call.name}: {why}"
+        text = f"a write into a view by {call.name}: {why}"
+        self.memory[x].storage.unwritable = UnsupportedOperatorError(text)
 
     # -- views and writes --------------------------------------------------------------------------
 
@@ -366,12 +369,12 @@ class Recorder:
         """
         operator = aten.index.Tensor
         name = operator_info(operator).name
-        unwritable = ""
+        unwritable = None
         if not self.is_traced(x):
             try:
-                self.promote(x, name)
+                self._promote(self.constants.promote(x, name))
             except UnsupportedOperatorError as error:
-                unwritable = str(error.__cause__)
+                unwritable = error
         indices = [None] * axis + [index]
         call = self.call(name, registry.find_operator(operator), (x, indices), {})
         if index.ndim:
@@ -379,17 +382,27 @@ class Recorder:
         else:
             output = self.run(aten.select.int, (x, axis, 0), {})
         result: torch.Tensor = self.register(call, operator, output, [x], [])
-        if unwritable:
-            self.memory[result].storage.unwritable = unwritable
+        self.memory[result].storage.unwritable = unwritable
         return result
 
     def promote(self, target: torch.Tensor, operator: str) -> None:
-        """Let a constant tensor become a traced one, as a traced value is written to it."""
+        """Let a constant tensor become a traced one, as a traced value is written to it.
+
+        The trace goes on where that is state, to find all of it, and its errors wait for its end.
+        """
         try:
-            chain = list(self.constants.promote(target, operator))
+            try:
+                self._promote(self.constants.promote(target, operator))
+            except StateError as error:
+                self._promote(self.constants.promote(target, operator, may_be_kept=True))
+                self.state_errors.append(self.located(error))
         except UnsupportedOperatorError as error:
             raise self.located(error) from error
-        for tensor, parent, view in chain:
+
+    def _promote(
+        self, chain: Iterator[tuple[torch.Tensor, torch.Tensor | None, View | None]]
+    ) -> None:
+        for tensor, parent, view in [*chain]:
             if view is None or parent is None:
                 with self.paused():
                     fake = self.mode.from_tensor(tensor, static_shapes=True)

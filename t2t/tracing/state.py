@@ -1,4 +1,4 @@
-"""Tensors that a module keeps between calls: buffers, and attributes that hold a tensor."""
+"""Tensors that a module keeps between calls: in buffers, attributes, containers and objects."""
 
 from __future__ import annotations
 
@@ -8,62 +8,119 @@ from typing import Any
 import torch
 
 from t2t.errors import UnsupportedOperatorError
+from t2t.isolation import ATTRIBUTE, Change, Path, Snapshot, render
 
-__all__ = ["after_call", "keepable", "put"]
+__all__ = ["Places", "keepable"]
 
 
-def keepable(module: Any, paths: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Return copies of the tensors that an engine could keep for a module, by their paths.
+def keepable(module: Any, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors that an engine could keep for a module, by their names.
 
     Args:
         module: the module.
-        paths: what its forward pass changes, as "encoder.hidden" or "cache['k']".
+        names: what its forward pass changes, as "encoder.hidden" or "cache['k']"; of a tuple, a
+            container or an object, the tensors in it are meant.
     """
-    found = {}
-    for path in paths:
-        table, name = _place(module, path)
-        x = table.get(name)
-        # A parameter is trained, not kept; other classes of tensors have functions of their own.
-        if isinstance(x, torch.Tensor) and type(x) in (torch.Tensor, torch.nn.Buffer):
-            found[path] = x.detach().clone()
+    snapshot, found = Snapshot(module), {}
+    for name in names:
+        for path, x in snapshot.tensors_at(name).items():
+            # A parameter is trained, not kept; other classes of tensors have their own functions.
+            if type(x) in (torch.Tensor, torch.nn.Buffer):
+                found[path] = x.detach().clone()
     return found
 
 
-def put(module: Any, path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Let a module hold another tensor; return the one that it held."""
-    table, name = _place(module, path)
-    before: torch.Tensor = table[name]
-    table[name] = tensor
-    return before
+class Places:
+    """Where a module holds the tensors that a network keeps for it.
 
-
-def after_call(module: Any, path: str, before: torch.Tensor) -> torch.Tensor:
-    """Return what a module holds after a call.
-
-    Raises:
-        UnsupportedOperatorError: it is no tensor of the same shape and type as before.
+    Args:
+        module: the module.
+        snapshot: of it, before a call.
+        names: of the tensors.
     """
-    table, name = _place(module, path)
-    now = table.get(name)
-    if not isinstance(now, torch.Tensor):
-        raise UnsupportedOperatorError(
-            f"the module keeps state in {path!r}, which is a tensor before a call and "
-            f"{type(now).__name__} after it; keep a tensor of one shape"
-        )
-    if now.shape != before.shape or now.dtype != before.dtype:
-        raise UnsupportedOperatorError(
-            f"the module keeps state in {path!r}, which is {before.dtype} {tuple(before.shape)} "
-            f"before a call and {now.dtype} {tuple(now.shape)} after it; keep a tensor of one "
-            "shape, with a mask or a position that says what of it counts"
-        )
-    return now
+
+    def __init__(self, module: Any, snapshot: Snapshot, names: Iterable[str]) -> None:
+        self._module = module
+        self._paths: dict[str, list[Path]] = {}
+        self._tensors = {name: snapshot.tensors_at(name)[name] for name in names}
+        for name, tensor in self._tensors.items():
+            paths = snapshot.paths_to(tensor)
+            self._paths[name] = [path for path in paths if _read(module, path) is tensor]
+
+    def put(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Let the module hold another tensor; return the one that it held at first."""
+        for path in self._paths[name]:
+            _write(self._module, path, tensor)
+        return self._tensors[name]
+
+    def others(self, changes: Iterable[Change]) -> list[Change]:
+        """Return the changes at other places than these."""
+        own = {render(path) for paths in self._paths.values() for path in paths}
+        return [change for change in changes if change.path not in own]
+
+    def after_call(self, name: str) -> torch.Tensor:
+        """Return what the module holds after a call.
+
+        Raises:
+            UnsupportedOperatorError: it is no tensor of the same shape and type as before.
+        """
+        held = [_read(self._module, path) for path in self._paths[name]]
+        before, now = self._tensors[name], held[0] if held else None
+        problem = ""
+        if not isinstance(now, torch.Tensor):
+            problem = (
+                f"is a tensor before a call and {type(now).__name__} after it; keep a tensor of "
+                "one shape"
+            )
+        elif any(x is not now for x in held):
+            problem = (
+                "has several names in the module, of which a call gives only some another tensor; "
+                "write into the tensor, or keep it under one name"
+            )
+        elif now.shape != before.shape or now.dtype != before.dtype:
+            problem = (
+                f"is {before.dtype} {tuple(before.shape)} before a call and {now.dtype} "
+                f"{tuple(now.shape)} after it; keep a tensor of one shape, with a mask or a "
+                "position that says what of it counts"
+            )
+        if problem:
+            raise UnsupportedOperatorError(f"the module keeps state in {name!r}, which {problem}")
+        assert isinstance(now, torch.Tensor)
+        return now
 
 
-def _place(module: Any, path: str) -> tuple[dict[str, Any], str]:
-    """Return the table of a module's attributes that has a path's last name, and that name."""
-    owner, _, name = path.rpartition(".")
+def _read(module: Any, path: Path) -> Any:
+    """Return what stands at a path; None where nothing does."""
+    owner, form, key = path
+    if owner is None:
+        return module
+    holder = _read(module, owner)
+    if form == ATTRIBUTE:
+        return _attributes(holder, key).get(key, getattr(holder, key, None))
     try:
-        part = module.get_submodule(owner)
-    except AttributeError:
-        return {}, name
-    return (part._buffers if name in part._buffers else vars(part)), name
+        return holder[key]
+    except (TypeError, LookupError):
+        return None
+
+
+def _write(module: Any, path: Path, value: Any) -> None:
+    owner, form, key = path
+    holder = _read(module, owner)
+    if isinstance(holder, tuple):
+        items = [value if index == key else item for index, item in enumerate(holder)]
+        named = hasattr(holder, "_fields")
+        _write(module, owner, type(holder)(*items) if named else type(holder)(items))
+    elif form != ATTRIBUTE:
+        holder[key] = value
+    elif key in (table := _attributes(holder, key)):
+        table[key] = value
+    else:
+        setattr(holder, key, value)
+
+
+def _attributes(holder: Any, name: str) -> dict[str, Any]:
+    """Return the table in which an object has an attribute; one of a module knows no parameters."""
+    if isinstance(holder, torch.nn.Module):
+        tables = (holder._buffers, holder._modules)
+        return next((table for table in tables if name in table), vars(holder))
+    return getattr(holder, "__dict__", {})

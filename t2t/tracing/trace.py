@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from t2t.torch_internals import (
     sizes_of_one_are_ordinary,
 )
 from t2t.tracing.casts import patch_casts
-from t2t.tracing.graph import Graph, map_tree
+from t2t.tracing.graph import Graph, map_tree, tree_leaves
 from t2t.tracing.indexing import IndexingMode
 from t2t.tracing.kinds import LIMITS
 from t2t.tracing.locations import raised_location
@@ -33,7 +34,7 @@ from t2t.tracing.observers import observer_problem
 from t2t.tracing.padding import patch_encoder
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.recorder import Recorder
-from t2t.tracing.state import after_call, put
+from t2t.tracing.state import Places
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
@@ -170,10 +171,11 @@ def _trace(
         if sizes is not None:
             sizes.mode.shape_env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
-        stack.callback(lambda: recorder.graph.kept.extend(snapshot.restore()))
+        places = Places(module, snapshot, state)
+        stack.callback(lambda: recorder.graph.kept.extend(places.others(snapshot.restore())))
         # What is young from here on was made by the model.
         gc.collect(0)
-        fake_args, fake_kwargs = map_tree(functools.partial(_fake, recorder, sizes), (args, kwargs))
+        leaves = [_fake(recorder, sizes, x) for x in tree_leaves((args, kwargs))]
         kept = {path: _fake(recorder, None, x) for path, x in state.items()}
         if sizes is not None:
             # A size of 1 in the example must not be treated as special.
@@ -192,14 +194,14 @@ def _trace(
         try:
             with interrupts.allowed():
                 for path, x in kept.items():
-                    recorder.constants.replace(path, put(module, path, x))
-                output = _forward(tracer, module, fake_args, fake_kwargs)
+                    recorder.constants.replace(path, places.put(path, x))
+                output = _forward(tracer, module, (args, kwargs), leaves)
         except Exception as error:
             if tracer.needs_value:
                 # Compiled code drops it where it asks for an index, and tells of something else.
                 raise ValueNeeded from None
-            if isinstance(error, StateError) and error.key is not None:
-                error.names = (snapshot.name_of(error.key),)
+            if recorder.state_errors or isinstance(error, StateError):
+                raise _all_state([*recorder.state_errors, error], snapshot) from None
             if isinstance(error, T2TError):
                 raise
             where = _where(recorder, error)
@@ -216,13 +218,15 @@ def _trace(
         if tracer.needs_value:
             # The model went on without it, as after `except:`.
             raise ValueNeeded
+        if recorder.state_errors:
+            raise _all_state(recorder.state_errors, snapshot)
         graph = recorder.graph
         graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
         graph.kept += recorder.constants.changes(snapshot.name_of)
         for place in recorder.constants.unseen(snapshot.knows):
             at = f" (read at {place})" if place else ""
             raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
-        graph.state = [recorder.value(after_call(module, path, x)) for path, x in kept.items()]
+        graph.state = [recorder.value(places.after_call(path)) for path in kept]
         if finish is not None:
             graph.output = finish(output, recorder)
         if sizes is not None:
@@ -232,12 +236,25 @@ def _trace(
         return graph
 
 
-def _forward(tracer: Tracer, module: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _all_state(errors: Sequence[Exception], snapshot: Snapshot) -> StateError:
+    """Return the first of these errors, with the names of all state that is missing."""
+    found = [error for error in errors if isinstance(error, StateError)]
+    names = [
+        [*error.names] if error.key is None else [snapshot.name_of(error.key)] for error in found
+    ]
+    found[0].names = tuple(dict.fromkeys(itertools.chain(*names)))
+    return found[0]
+
+
+def _forward(tracer: Tracer, module: Callable[..., Any], inputs: Any, leaves: Sequence[Any]) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
     functions = (
         IndexingMode(tracer.recorder, tracer.originals) if tracer.sees_functions else nullcontext()
     )
+    given = iter(leaves)
     with tracer.dispatch_mode, functions:
+        # A class of the user's may compute when it is made of its tensors.
+        args, kwargs = map_tree(lambda _: next(given), inputs)
         return module(*args, **kwargs)
 
 
