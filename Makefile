@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.t2t-ready
 
-.PHONY: demo test lint types check format bench matrix operators conformance sweep-operators sweep clean
+.PHONY: demo test lint types check format bench docs matrix operators conformance sweep-operators sweep clean
 .DEFAULT_GOAL := test
 
 # IMAGE=photo.jpg runs the demo on another picture.
@@ -32,6 +32,17 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# The site, in site/: strict, so that no link is broken. It needs no PyTorch, so its environment is
+# of its own.
+DOCS := .venv-docs
+docs: $(DOCS)/.ready
+	$(DOCS)/bin/mkdocs build --strict --quiet
+
+$(DOCS)/.ready: requirements-docs.txt
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
 
 # Runs the tests with the oldest and the newest PyTorch, MATRIX="2.10.0" with others, each in an
 # environment of its own; writes docs/versions.md. Half an hour each, and 6 GB of disk.
@@ -73,4 +84,4 @@ $(READY): setup.py requirements-dev.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .matrix build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) .matrix build dist out site *.egg-info .mypy_cache .pytest_cache .ruff_cache

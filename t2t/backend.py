@@ -27,6 +27,7 @@ from t2t.errors import BackendError
 
 __all__ = [
     "BACKENDS",
+    "LEVELS",
     "create_network",
     "default",
     "error_text",
@@ -152,7 +153,7 @@ def create_network(builder: Any) -> Any:
 # which hands its messages to Python's logging, and keeps the last errors of each thread for our
 # exceptions.
 _log = logging.getLogger("t2t.tensorrt")
-_LEVELS = {
+LEVELS = {
     "INTERNAL_ERROR": logging.CRITICAL,
     "ERROR": logging.ERROR,
     "WARNING": logging.WARNING,
@@ -177,7 +178,7 @@ def _logger(backend: str) -> Any:
 
     class Logger(module.ILogger):  # type: ignore[name-defined, misc]
         def log(self, severity: Any, msg: str) -> None:
-            level, text = _LEVELS.get(severity.name, logging.INFO), msg.strip()
+            level, text = LEVELS.get(severity.name, logging.INFO), msg.strip()
             expected = getattr(_heard, "muted", False) or any(noise in msg for noise in _NOISE)
             if expected:
                 level = min(level, logging.DEBUG)

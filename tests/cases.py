@@ -22,7 +22,16 @@ from t2t.precision import Policy
 from t2t.reference import capture
 from t2t.registry import supported_operators
 
-__all__ = ["TORCH", "OpCase", "ids", "integers", "operators_of", "run_case", "uniform"]
+__all__ = [
+    "TORCH",
+    "OpCase",
+    "ids",
+    "integers",
+    "operators_of",
+    "parts_of",
+    "run_case",
+    "uniform",
+]
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 """The version of PyTorch, for what differs between versions."""
@@ -203,6 +212,15 @@ def _assert_close(case: OpCase, result: torch.Tensor, wanted: torch.Tensor) -> N
 def _listing(conversion: Conversion) -> str:
     raw = conversion.network.raw
     return ", ".join(raw.get_layer(index).name for index in range(raw.num_layers))
+
+
+def parts_of(case: OpCase) -> tuple[Callable[..., Any], list[list[Any]], dict[str, Any]]:
+    """Return a row's function, its inputs of both runs, and its sizes as `t2t.convert` takes them.
+
+    ``t2t doctor --run`` runs the rows on a GPU with it.
+    """
+    inputs = [_draw(case, 1, None), _draw(case, 2, case.shapes or None)]
+    return _function(case), inputs, _dynamic(case)
 
 
 def operators_of(case: OpCase) -> set[str]:

@@ -669,6 +669,63 @@ def test_doctor(monkeypatch):
     assert found["backend"] is None
 
 
+@pytest.fixture
+def runs_engines(monkeypatch):
+    """Pretend that a GPU runs engines: they do what the program does, changed by a function."""
+
+    def pretend(change):
+        def run(self, converted, named, device):
+            self.last_run = (device, "")
+            return {name: change(x) for name, x in converted.program.run(named).items()}
+
+        engines = [{"backend": t2t.backend.name(), "gpu": "cpu a GPU", "runs": True, "problem": ""}]
+        monkeypatch.setattr("t2t.cli.diagnosis._engines", lambda *_: engines)
+        monkeypatch.setattr("t2t.TRTModule._run_network", run)
+
+    return pretend
+
+
+def test_doctor_runs_engines(runs_engines):
+    runs_engines(lambda x: x)
+    found = data("doctor", "--run", "--only", "convolutions*")["checks"]
+    assert [check["name"].split()[1] for check in found] == ["fp32", "fp16", "int8"]
+    assert all(check["ok"] and check["error"] < 0.1 and not check["problem"] for check in found)
+    found = data("doctor", "--run", "--only", "recurrent fp32")["checks"]
+    assert [check["name"] for check in found] == ["recurrent fp32"]
+    # Rows of the tests of this checkout; some with dynamic sizes, none of those that are refused.
+    found = data("doctor", "--run", "--only", "test_softmax/*")["checks"]
+    assert len(found) > 5
+    assert all(check["ok"] for check in found), found
+    shown = good("doctor", "--run", "--rows", str(ROOT / "tests"), "--only", "test_padding/*")
+    assert "networks are right" in shown.stdout
+
+
+def test_doctor_says_which_engines_are_wrong(runs_engines):
+    runs_engines(lambda x: x + 1 if x.is_floating_point() else x)
+    [check] = data("doctor", "--run", "--only", "attention fp32", code=1)["checks"]
+    assert not check["ok"]
+    assert check["error"] > 0.1
+    assert "differs from PyTorch" in check["problem"]
+
+    def fails(x):
+        raise t2t.errors.EngineError("the engine fails")
+
+    runs_engines(fails)
+    result = CliRunner().invoke(main, ["doctor", "--run", "--only", "attention fp32"])
+    assert result.exit_code == 1
+    assert "EngineError: the engine fails" in result.stdout
+
+
+def test_doctor_without_an_engine_to_run(monkeypatch, tmp_path, runs_engines):
+    monkeypatch.setattr("t2t.cli.diagnosis._engines", lambda *_: [])
+    assert data("doctor", "--run", code=3)["checks"] is None
+    assert "checks" not in data("doctor")
+    assert "--run" in refused("doctor", "--only", "conv*")
+    runs_engines(lambda x: x)
+    assert "none of what" in refused("doctor", "--run", "--only", "nothing")
+    assert "tests of t2t's" in refused("doctor", "--run", "--rows", str(tmp_path))
+
+
 WRONG = [
     ("convert nothing --shape 1 -o net.pt", "package.module:factory"),
     ("convert absent:make --shape 1 -o net.pt", "no module 'absent'"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +14,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import t2t
+from t2t import compat
 from t2t.backend import trt
 from t2t.compat import (
+    FolderDataset,
+    ListDataset,
+    TensorBatchDataset,
+    TRTModule,
     add_missing_trt_tensors,
     broadcast_trt_tensors,
     get_arg,
@@ -19,7 +28,16 @@ from t2t.compat import (
     torch2trt,
     trt_,
 )
-from t2t.errors import ConversionError, OptionError, UnsupportedOperatorError
+from t2t.errors import (
+    CheckpointError,
+    ConversionError,
+    EngineError,
+    OptionError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+from t2t.runtime.execution import Execution
+from tests.engines import Info, StandInEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
 
@@ -197,3 +215,274 @@ def test_one_that_is_not_enabled_is_not_used() -> None:
             return F.gelu(x)
 
     check(Gelu(), drawn(2, 3))
+
+
+# -- data sets ----------------------------------------------------------------------------------
+
+
+class Joined(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return (x * scale + y).relu()
+
+
+def test_a_list_records_what_a_part_is_called_with() -> None:
+    part = Joined()
+    model = nn.Module()
+    model.part = part
+    data = ListDataset()
+    x, y = drawn(2, 3), drawn(1, 3)
+    with data.record(part):
+        part(x, y)
+        part(y=y, x=x, scale=2.0)
+        x.zero_()
+    part(x, y)
+    assert len(data) == 2
+    assert not part._forward_pre_hooks
+    for item, scale in zip(data, (None, 2.0), strict=True):
+        assert torch.equal(item[0], drawn(2, 3)), "a copy, whatever is written later"
+        assert torch.equal(item[1], y)
+        assert list(item[2:]) == ([] if scale is None else [scale])
+
+
+def test_recording_is_refused_where_it_cannot_keep_the_call() -> None:
+    class ByName(nn.Module):
+        def forward(self, x: torch.Tensor, *, flag: bool = True) -> torch.Tensor:
+            return x if flag else -x
+
+    data, part = ListDataset(), ByName()
+    recorder = data.record(part)
+    with recorder, pytest.raises(ConversionError, match="flag"):
+        part(drawn(2), flag=False)
+    with recorder, pytest.raises(ConversionError, match="runs already"):
+        recorder.__enter__()
+    assert not part._forward_pre_hooks
+
+
+def test_rows_of_tensors() -> None:
+    data = TensorBatchDataset()
+    assert len(data) == 0
+    with pytest.raises(IndexError):
+        data[0]
+    images, boxes = drawn(3, 2, 4), drawn(3, 4)
+    data.insert((images[:2], boxes[:2]))
+    data.insert((images[2:], boxes[2:]))
+    assert len(data) == 3
+    assert [[x.shape[0] for x in item] for item in data] == [[1, 1]] * 3
+    assert torch.equal(data[-1][0], images[2:])
+    assert torch.equal(TensorBatchDataset([images, boxes])[1][1], boxes[1:2])
+    for wrong in ([], [images], [images, boxes[:1]], [images, boxes[:, :2]], [images, 3]):
+        with pytest.raises(ConversionError):
+            data.insert(wrong)
+    assert len(data) == 3
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    part = nn.Linear(3, 2)
+    data = FolderDataset(tmp_path / "inputs")
+    with data.record(part):
+        for rows in range(1, 13):
+            part(drawn(rows, 3))
+    again = FolderDataset(str(tmp_path / "inputs"))
+    assert [len(x) for (x,) in again] == [*range(1, 13)]
+    saved = ListDataset([[drawn(1, 3)], [drawn(2, 3)]]).save(tmp_path / "inputs")
+    assert len(saved) == 14
+    assert torch.equal(saved[13][0], drawn(2, 3))
+    Path(saved.file_paths()[0]).unlink()
+    saved.insert((drawn(20, 3),))
+    assert len(saved) == 14, "nothing is overwritten"
+
+
+def test_sizes_of_a_data_set_are_the_ranges() -> None:
+    module = Joined()
+    data = ListDataset([[drawn(n, 3), drawn(n, 3)] for n in (2, 4, 4)])
+    converted = torch2trt(module, data)
+    assert str(converted.signature.inputs[0]).endswith("(2..4, 3)")
+    for rows in (2, 3):
+        x, y = drawn(rows, 3), drawn(rows, 3) - 1
+        torch.testing.assert_close(converted(x, y), module(x, y))
+    with pytest.raises(ShapeError):
+        converted(drawn(5, 3), drawn(5, 3))
+    declared = torch2trt(module, data, max_batch_size=8)
+    assert declared(drawn(8, 3), drawn(8, 3)).shape == (8, 3)
+    with pytest.raises(ConversionError, match="empty"):
+        torch2trt(module, ListDataset())
+
+
+def test_int8_is_calibrated_on_a_data_set() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    images = drawn(6, 3, 8, 8)
+    options: Any = {"int8_mode": True, "int8_calib_batch_size": 2, "max_batch_size": 6}
+    converted = torch2trt(
+        module,
+        [images[:1]],
+        int8_calib_dataset=TensorBatchDataset([images]),
+        int8_calib_algorithm="MINMAX_CALIBRATION",
+        **options,
+    )
+    assert str(converted.quantization).count("int8") == 2
+    assert t2t.verify(module, converted, [images]).ok
+    wanted = t2t.calibrate(module, [(image[None],) for image in images], method="minmax")
+    same = t2t.convert(module, [images[:1]], int8=True, calibration=wanted, max_batch_size=6)
+    torch.testing.assert_close(converted(images), same(images))
+    # Without a data set, the inputs are it, as there.
+    assert torch2trt(module, [images], **options).quantization
+    with pytest.raises(OptionError, match=r"LEGACY.*supported"):
+        torch2trt(module, [images], int8_calib_algorithm="LEGACY_CALIBRATION", **options)
+
+
+@pytest.mark.parametrize("severity", ["VERBOSE", trt.Logger.INFO])
+def test_log_level(severity: Any, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("t2t.tensorrt")
+    before = logger.level, list(logger.handlers)
+    torch2trt(nn.ReLU(), [drawn(2, 3)], log_level=trt.Logger.ERROR)
+    assert not [r for r in caplog.records if r.name == logger.name and r.levelno < logging.ERROR]
+    torch2trt(nn.ReLU(), [drawn(2, 3)], log_level=severity)
+    level = logging.DEBUG if severity == "VERBOSE" else logging.INFO
+    levels = {record.levelno for record in caplog.records if record.name == logger.name}
+    assert levels
+    assert min(levels) == level
+    assert (logger.level, list(logger.handlers)) == before
+    with pytest.raises(OptionError, match=r"trt\.Logger\.VERBOSE"):
+        torch2trt(nn.ReLU(), [drawn(2, 3)], log_level="loud")
+
+
+# -- torch2trt's TRTModule ----------------------------------------------------------------------
+
+
+def engine() -> StandInEngine:
+    """An engine that torch2trt would have built: its own order of tensors is another one."""
+    return StandInEngine(
+        [Info("mask", torch.float32, (-1, 3)), Info("image", torch.float32, (-1, 3))],
+        [Info("count", torch.float32, (-1, 1)), Info("scores", torch.float32, (-1, 3))],
+        lambda t: {"scores": t["image"] - t["mask"], "count": t["mask"].sum(1, keepdim=True)},
+        [dict.fromkeys(("mask", "image"), ((1, 3), (1, 3), (8, 3)))],
+    )
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make every plan load as an engine that runs on the CPU."""
+
+    def set_engine(found: StandInEngine) -> None:
+        execution = Execution(found, torch.device("cpu"))
+        monkeypatch.setattr("t2t.runtime.Engine.load", lambda _self, _device: execution)
+
+    return set_engine
+
+
+def entries(**more: Any) -> dict[str, Any]:
+    plan = bytearray(64)
+    plan[:4], plan[24:28] = b"ftrt", bytes([10, 13, 3, 9])
+    names = {"input_names": ["image", "mask"], "output_names": ["scores", "count"]}
+    return {"engine": plan, **names, **more}
+
+
+X, MASK = drawn(2, 3), drawn(1, 3).expand(2, 3) * 2
+
+
+def test_a_checkpoint_of_torch2trt(loads: Any, tmp_path: Path) -> None:
+    loads(engine())
+    torch.save(OrderedDict(entries()), tmp_path / "model_trt.pth")
+    filled = TRTModule()
+    filled.load_state_dict(torch.load(tmp_path / "model_trt.pth"))
+    for module in (filled, compat.load(tmp_path / "model_trt.pth")):
+        assert isinstance(module, TRTModule)
+        assert isinstance(module, t2t.TRTModule)
+        for x, mask in ((X, MASK), (MASK, X)):
+            scores, count = module(x, mask)
+            torch.testing.assert_close(scores, x - mask)
+            torch.testing.assert_close(count, mask.sum(1, keepdim=True))
+        with pytest.raises(ShapeError, match="mask"):
+            module(X, MASK[:, :2])
+        with pytest.raises(ShapeError, match=r"1\.\.8"):
+            module(drawn(9, 3), drawn(9, 3))
+    # It is t2t's from here on.
+    filled.save(tmp_path / "ours.pth")
+    torch.testing.assert_close(t2t.load(tmp_path / "ours.pth")(X, MASK)[0], X - MASK)
+    assert isinstance(compat.load(tmp_path / "ours.pth"), TRTModule)
+    with pytest.raises(CheckpointError, match=r"t2t\.compat\.load"):
+        t2t.load(tmp_path / "model_trt.pth")
+
+
+def test_structures_of_torch2trt(loads: Any) -> None:
+    loads(engine())
+
+    class Flattener:
+        schema = ([0, {"mask": 1}],)
+
+    returned = {"schema": {"b": [1, None], "a": 0}, "size": 2}
+    module = TRTModule()
+    module.load_state_dict(entries(input_flattener=Flattener(), output_flattener=returned))
+    for x, mask in ((X, MASK), (MASK, X)):
+        result = module([x, {"mask": mask}])
+        assert list(result) == ["a", "b"]
+        torch.testing.assert_close(result["a"], x - mask)
+        torch.testing.assert_close(result["b"][0], mask.sum(1, keepdim=True))
+        assert result["b"][1] is None
+    with pytest.raises(ShapeError):
+        module(X, MASK)
+
+
+def test_inside_of_a_larger_module(loads: Any) -> None:
+    loads(engine())
+    larger = nn.Sequential(nn.Identity(), TRTModule())
+    larger.load_state_dict({f"1.{name}": value for name, value in entries().items()})
+    torch.testing.assert_close(larger[1](X, MASK)[0], X - MASK)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"input_names": ["image"]}, r"inputs are \['image', 'mask'\], not \['image'\]"),
+        ({"output_names": ["scores", "boxes"]}, "outputs are"),
+        ({"input_flattener": {"schema": [0, None], "size": 1}}, "stands for no tensor"),
+        ({"output_flattener": {"schema": [0, 7], "size": 2}}, "stands for no tensor"),
+        ({"input_flattener": {"schema": 0, "size": 1}}, "no tuple"),
+    ],
+)
+def test_what_is_damaged(loads: Any, changed: dict[str, Any], says: str) -> None:
+    loads(engine())
+    with pytest.raises(CheckpointError, match=says):
+        TRTModule().load_state_dict(entries(**changed))
+
+
+def test_an_engine_that_cannot_run_here_says_why() -> None:
+    with pytest.raises(EngineError, match=r"GPU|tensorrt"):
+        TRTModule().load_state_dict(entries())
+    with pytest.raises(EngineError, match="plan"):
+        TRTModule().load_state_dict(entries(engine=b"no plan at all"))
+    with pytest.raises(CheckpointError, match="no checkpoint of a converted module"):
+        TRTModule().load_state_dict(nn.Linear(2, 2).state_dict())
+
+
+def test_of_an_engine_and_its_names(loads: Any, tmp_path: Path) -> None:
+    loads(engine())
+    path = tmp_path / "model.engine"
+    path.write_bytes(entries()["engine"])
+
+    class Serializable:
+        def serialize(self) -> bytes:
+            return bytes(entries()["engine"])
+
+    for given in (str(path), Serializable(), bytes(entries()["engine"])):
+        module = TRTModule(given, ["image", "mask"], ["count", "scores"])
+        torch.testing.assert_close(module(X, MASK)[1], X - MASK)
+
+
+def test_profiling(loads: Any, caplog: pytest.LogCaptureFixture) -> None:
+    found = engine()
+    found.layers = ("subtract", "sum")
+    loads(found)
+    module = TRTModule(entries()["engine"], ["image", "mask"], ["scores", "count"])
+    module(X, MASK)
+    assert module.layer_times is None
+    module.enable_profiling()
+    module.enable_profiling()
+    with caplog.at_level(logging.INFO, "t2t.compat"):
+        torch.testing.assert_close(module(X, MASK)[0], X - MASK)
+    assert module.layer_times is not None
+    assert {layer.name for layer in module.layer_times.layers} == {"subtract", "sum"}
+    assert [record.name for record in caplog.records].count("t2t.compat") == 1
+    converted = torch2trt(nn.ReLU(), [X])
+    assert isinstance(converted, TRTModule)

@@ -11,6 +11,7 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
+import t2t
 from t2t.lowering import to_network
 from tests.cases import TORCH, OpCase, ids, integers, run_case
 
@@ -233,6 +234,26 @@ REFUSED = [
 @pytest.mark.parametrize("case", ids(COND))
 def test_cond(case: OpCase) -> None:
     run_case(case)
+
+
+@pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
+def test_cond_returns_the_structure_of_its_branches() -> None:
+    def tensor(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    def tree(x: torch.Tensor) -> Any:
+        return torch.cond(
+            x.sum() > 0,
+            lambda x: {"a": [x * 2], "b": -x},
+            lambda x: {"a": [x / 3], "b": x + 1},
+            (x,),
+        )
+
+    for function in (tensor, tree):
+        for x in (torch.ones(3), -torch.ones(3)):
+            converted = t2t.convert(function, [x])
+            assert t2t.verify(function, converted, [x]).ok
+            assert type(converted(x)) is type(function(x))
 
 
 @pytest.mark.parametrize("case", ids(FLEX))

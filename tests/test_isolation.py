@@ -504,6 +504,37 @@ def test_the_module_runs_after_a_dynamic_conversion(kind: Any) -> None:
     KEPT.clear()
 
 
+class ImportsWhatItIsAskedFor(OrderedDict[str, Any]):
+    """A table such as those of transformers' Auto classes: its methods may fail."""
+
+    def _fails(self, *_: Any) -> Any:
+        raise ValueError("no such model is installed")
+
+    __getitem__ = __iter__ = __contains__ = __len__ = __bool__ = _fails  # type: ignore[assignment]
+    keys = values = items = get = _fails  # type: ignore[assignment]
+
+
+TABLE = ImportsWhatItIsAskedFor()
+OrderedDict.__setitem__(TABLE, "a", 1)
+
+
+class ReadsATable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent = OrderedDict(a=torch.ones(4), b=torch.ones(4))
+        self.recent.move_to_end("a")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.recent["a"] + OrderedDict.__getitem__(TABLE, "a")
+
+
+def test_tables_with_methods_of_their_own_are_left_alone() -> None:
+    module = ReadsATable().eval()
+    assert_converts(module, X)
+    assert list(module.recent) == ["b", "a"], "the order of an OrderedDict stays, too"
+    assert list(OrderedDict.keys(TABLE)) == ["a"]
+
+
 def test_hooks_may_keep_what_they_see() -> None:
     seen: list[Any] = []
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()

@@ -33,7 +33,7 @@ complex numbers, which are pairs of real ones inside of a network; all other suc
 
 "fp16" says what `fp16=True` makes of an operator: *half* computes in half precision (products of
 fewer than eight columns follow), *fp32* stays in float32, *follows* promotes as torch does: half
-and float32 give float32. The README says more.
+and float32 give float32. [Precision](precision.md) says more.
 """
 PRECISION = {"compute": "half", "sensitive": "fp32", "follow": "follows"}
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import platform
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from t2t.cli.running import DISAGREES, Result, reporting, table
+from t2t.cli.running import DISAGREES, NO_ENGINE, Refusal, Result, reporting, stage, table
 from t2t.version import __version__
 
 __all__ = ["doctor"]
@@ -27,17 +29,82 @@ _OPTIONAL = {
 }
 
 
+_TESTS = Path(__file__).resolve().parents[2] / "tests"
+
+
 @click.command()
+@click.option("--run", "runs", is_flag=True, help="Run engines, and compare them with PyTorch.")
+@click.option(
+    "--rows",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --run: the folder tests of a checkout of t2t, whose operators are run, too.",
+)
+@click.option("--only", default="*", help="With --run: a shell pattern of what is run.")
 @reporting
-def doctor() -> Result:
+def doctor(*, runs: bool, rows: Path | None, only: str) -> Result:
     """Show what is installed here, what t2t chooses, and whether engines can run."""
+    if not runs and (rows is not None or only != "*"):
+        raise Refusal("--rows and --only say what --run runs")
+    data = _found()
+    shown, code = [_shown(data)], DISAGREES if data["problems"] else 0
+    if runs:
+        data["checks"] = checks = _checks(data, rows, only)
+        shown += _checks_shown(data, checks)
+        code = _checks_code(checks) or code
+    return Result(data, shown, code)
+
+
+def _checks(data: dict[str, Any], rows: Path | None, only: str) -> list[dict[str, Any]] | None:
+    """Run engines on the first GPU that does; None where there is none."""
+    import torch
+
+    from t2t.cli.engines import run_trials, trials_of_models, trials_of_rows
+
+    engine = next((engine for engine in data["engines"] if engine["runs"]), None)
+    if engine is None:
+        return None
+    trials = [trial for trial in trials_of_models() if fnmatch.fnmatchcase(trial.name, only)]
+    if rows is None and (_TESTS / "cases.py").is_file():
+        rows = _TESTS  # this is a checkout
+    if rows is not None:
+        trials += trials_of_rows(rows, only)
+    if not trials:
+        raise Refusal(f"--only {only!r} is none of what --run runs")
+    stage(f"Running {len(trials)} networks on {engine['gpu']}")
+    device = torch.device(engine["gpu"].split()[0])
+    return [asdict(check) for check in run_trials(trials, device, engine["backend"])]
+
+
+def _checks_shown(data: dict[str, Any], checks: list[dict[str, Any]] | None) -> list[Any]:
+    if checks is None:
+        reasons = [engine["problem"] for engine in data["engines"]]
+        return [f"No engine can run here{': ' if reasons else ''}{'; '.join(reasons)}"]
+    wrong = [check for check in checks if not check["ok"]]
+    lines: list[Any] = [f"{len(checks) - len(wrong)} of {len(checks)} networks are right"]
+    errors = sorted((check for check in checks if check["ok"]), key=lambda c: -(c["error"] or 0))
+    if errors:
+        rows = [(check["name"], f"{check['error']:.1e}") for check in errors[:5]]
+        lines.append(table(["farthest from PyTorch, but right", "relative error"], rows))
+    if wrong:
+        lines.append(table(["WRONG", ""], [(c["name"], c["problem"]) for c in wrong]))
+    return lines
+
+
+def _checks_code(checks: list[dict[str, Any]] | None) -> int:
+    if checks is None:
+        return NO_ENGINE
+    return 0 if all(check["ok"] for check in checks) else DISAGREES
+
+
+def _found() -> dict[str, Any]:
+    """Return what is installed here, and whether engines run."""
     import torch
 
     gpus = _gpus()
     backends, chosen, problems = _backends()
     optional = {name: _version(name) for name in _OPTIONAL}
     variables = ("T2T_BACKEND", "T2T_REQUIRE_ENGINE", "CUDA_VISIBLE_DEVICES")
-    data: dict[str, Any] = {
+    return {
         "t2t": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -52,7 +119,6 @@ def doctor() -> Result:
         "environment": {name: os.environ[name] for name in variables if name in os.environ},
         "problems": problems,
     }
-    return Result(data, [_shown(data)], DISAGREES if problems else 0)
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 0    fine
 1    outputs disagree, operators are missing, or something that is needed is not there
 2    wrong usage, or a refusal
+3    no engine can run here, of a command that has to run one
 130  Ctrl-C
 """
 
@@ -26,10 +27,11 @@ from t2t.errors import T2TError
 if TYPE_CHECKING:  # rich takes as long to import as all else that --help needs
     from rich.table import Table
 
-__all__ = ["DISAGREES", "Refusal", "Result", "reporting", "stage", "table"]
+__all__ = ["DISAGREES", "NO_ENGINE", "Refusal", "Result", "reporting", "stage", "table"]
 
 DISAGREES = 1
 REFUSED = 2
+NO_ENGINE = 3
 INTERRUPTED = 130
 
 

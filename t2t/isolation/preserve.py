@@ -200,6 +200,17 @@ class Interrupts:
         finally:
             self._open = False
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold Ctrl-C back inside the ``with`` block, where a half-done step cannot be undone."""
+        before, self._open = self._open, False
+        try:
+            yield
+        finally:
+            self._open = before
+            if before:
+                self.raise_pending()
+
     def handle(self, *args: Any) -> None:
         """Take the signal: raise now, or later."""
         self._pending = args

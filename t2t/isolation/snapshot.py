@@ -195,7 +195,7 @@ class Snapshot:
         """Note what a container holds; ``form`` makes an entry's name of its name and a key."""
         items: Any
         if isinstance(container, dict):
-            copy: Any = dict(zip(dict.keys(container), dict.values(container), strict=True))
+            copy: Any = _held(container)
             items = copy.items()
         elif isinstance(container, list | deque):
             copy = list(container)
@@ -499,7 +499,7 @@ def _assign(namespace: Any, name: str, value: Any) -> None:
 
 def _entry_changes(container: Any, copy: Any, path: Path, form: str) -> list[Change]:
     if isinstance(container, dict):
-        return _differences(copy, container, path, form)
+        return _differences(copy, _held(container), path, form)
     if isinstance(container, list | deque):
         return _differences(dict(enumerate(copy)), dict(enumerate(container)), path, form)
     return [Change(render(path), copy, container)]
@@ -528,16 +528,26 @@ def _is_equal(old: Any, new: Any) -> bool:
     return type(old) in _ATOMS and (old == new or repr(old) == repr(new) == "nan")
 
 
+def _held(container: Any) -> dict[Any, Any]:
+    """Return what a dict holds, in its order, by no method of a class of the user's.
+
+    The tables of transformers' Auto classes, for one, import what they are asked for.
+    """
+    kind: Any = OrderedDict if isinstance(container, OrderedDict) else dict
+    return dict(zip(kind.keys(container), kind.values(container), strict=True))
+
+
 def _is_same(container: Any, copy: Any) -> bool:
     """Return whether a container holds the very objects that it held."""
     if isinstance(container, np.ndarray):
         same: bool = container.shape == copy.shape and container.tobytes() == copy.tobytes()
         return same
+    if isinstance(container, dict):
+        now = container if type(container) is dict else _held(container)
+        pairs = (now, copy), (now.values(), copy.values())
+        return len(now) == len(copy) and all(all(map(operator.is_, a, b)) for a, b in pairs)
     if len(container) != len(copy):
         return False
-    if isinstance(container, dict):
-        pairs = (container, copy), (dict.values(container), copy.values())
-        return all(all(map(operator.is_, a, b)) for a, b in pairs)
     if isinstance(container, set | bytearray | array.array):
         return bool(container == copy)
     return all(map(operator.is_, container, copy))

@@ -1,6 +1,8 @@
 """A converted module: an nn.Module around an engine, and its checkpoint."""
 
+from t2t.module.bundle import read_entries
 from t2t.module.checkpoint import FORMAT, Converted
+from t2t.module.inspection import LayerTimes
 from t2t.module.partial_module import PartialModule, load, with_parts
 from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
@@ -11,6 +13,7 @@ __all__ = [
     "FORMAT",
     "Converted",
     "EngineStep",
+    "LayerTimes",
     "OperatorStep",
     "Part",
     "PartialModule",
@@ -21,5 +24,6 @@ __all__ = [
     "TRTModule",
     "engine_required",
     "load",
+    "read_entries",
     "with_parts",
 ]

@@ -170,7 +170,7 @@ def _read_metadata(entries: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(text, str):
         what = f"it has the entries {list(entries)[:5]}"
         if {"engine", "input_names"} <= set(entries):
-            what = "it looks like one of torch2trt, whose engines current TensorRT cannot load"
+            what = "it looks like one of torch2trt, which t2t.compat.load reads"
         raise CheckpointError(
             f"this is no checkpoint of a converted module: {what}; {_CONVERT_AGAIN}"
         )

@@ -10,7 +10,6 @@ import torch
 
 from t2t.errors import UnsupportedOperatorError
 from t2t.torch_internals import FakeTensor, flex_attention_in_plain_operators, pytree
-from t2t.tracing.graph import tree_leaves
 
 __all__ = ["HIGHER_ORDER", "NO_LOOPS"]
 
@@ -29,15 +28,20 @@ def cond(
 ) -> Any:
     """Compute both branches and choose between their results.
 
-    Branches of torch.cond have no side effects and give tensors of the same shapes.
+    Branches of torch.cond have no side effects and give tensors of the same shapes, in trees of one
+    structure, which is the result's.
     """
     if not isinstance(pred, torch.Tensor):
         return true_fn(*operands) if pred else false_fn(*operands)
-    chosen, other = (list(tree_leaves(branch(*operands))) for branch in (true_fn, false_fn))
-    return tuple(
+    chosen, structure = pytree.tree_flatten(true_fn(*operands))
+    other, others_structure = pytree.tree_flatten(false_fn(*operands))
+    if structure != others_structure:
+        raise UnsupportedOperatorError("torch.cond: its branches return other structures")
+    made = [
         torch.where(pred.reshape(()), a, b) if isinstance(a, torch.Tensor) else _same(a, b)
         for a, b in zip(chosen, other, strict=True)
-    )
+    ]
+    return pytree.tree_unflatten(made, structure)
 
 
 def _same(a: Any, b: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from t2t import registry
 from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
-from t2t.isolation import storage_key
+from t2t.isolation import Interrupts, storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
 from t2t.sizes import has_symbol
@@ -59,6 +59,7 @@ class Recorder:
         perform: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
     ) -> None:
         self.mode = mode
+        self.interrupts = Interrupts()
         self.boundary = boundary
         self.graph = Graph()
         self.constants = Constants(state)
@@ -233,7 +234,8 @@ class Recorder:
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute the fake result of a call."""
         try:
-            with self.paused(), self.mode:
+            # Ctrl-C while PyTorch leaves its mode would leave that active for good.
+            with self.interrupts.held(), self.paused(), self.mode:
                 return function(*self.fakes(args), **self.fakes(kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise self.located(

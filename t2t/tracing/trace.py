@@ -167,6 +167,7 @@ def _trace(
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
         recorder = tracer.recorder
+        recorder.interrupts = interrupts
         tracer.sees_functions = sees_functions
         if sizes is not None:
             sizes.mode.shape_env.before_number = tracer.need_functions

@@ -1,13 +1,4 @@
-"""For those who come from torch2trt: its call, and its converters as they are.
-
-    from t2t.compat import tensorrt_converter, torch2trt
-
-    model_trt = torch2trt(model, [x], fp16_mode=True, max_batch_size=8)
-
-A converter of torch2trt's reads ``ctx.method_args``, adds layers to ``ctx.network``, and puts what
-it made into ``ctx.method_return._trt``. It runs here over the traced graph, and its results are
-checked like those of any converter: shape and type must be what PyTorch gives.
-"""
+"""torch2trt's converters: functions of a context, which hold the call and the raw network."""
 
 from __future__ import annotations
 
@@ -18,10 +9,8 @@ from typing import Any, TypeVar
 import torch
 
 from t2t import backend
-from t2t.conversion import convert
-from t2t.errors import ConversionError, OptionError, UnsupportedOperatorError
+from t2t.errors import ConversionError, UnsupportedOperatorError
 from t2t.io import map_tree, tree_leaves
-from t2t.module import TRTModule
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
@@ -31,75 +20,10 @@ __all__ = [
     "broadcast_trt_tensors",
     "get_arg",
     "tensorrt_converter",
-    "torch2trt",
     "trt_",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-# What says nothing to a strongly typed network, or is always so here.
-_IGNORED = ("strict_type_constraints", "keep_network", "log_level", "avg_timing_iterations")
-_OFF = ("int8_mode", "use_onnx", "device_types", "dla_core")
-
-
-def torch2trt(
-    module: torch.nn.Module,
-    inputs: Any,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    *,
-    fp16_mode: bool = False,
-    max_workspace_size: int | None = None,
-    max_batch_size: int | None = None,
-    min_shapes: Any = None,
-    opt_shapes: Any = None,
-    max_shapes: Any = None,
-    **options: Any,
-) -> TRTModule:
-    """Convert a module, with torch2trt's names of options.
-
-    Args:
-        module: the module, in eval mode.
-        inputs: example inputs.
-        input_names: names of the network's inputs.
-        output_names: names of its outputs.
-        fp16_mode: as ``fp16`` of `t2t.convert`: compute in half where it is safe to.
-        max_workspace_size: as ``workspace``, in bytes.
-        max_batch_size: the largest batch; batches from 1 on are taken. Without it and without
-            shapes, the network takes the examples' sizes only, as torch2trt's does.
-        min_shapes: smallest shapes of the inputs.
-        opt_shapes: the shapes to optimize for.
-        max_shapes: largest shapes.
-        options: other options of torch2trt's or of `t2t.convert`. ``strict_type_constraints``,
-            ``keep_network``, ``log_level`` and ``avg_timing_iterations`` change nothing here.
-
-    Raises:
-        OptionError: an option means something that t2t does not do; the text says what to do.
-        ConversionError: as `t2t.convert`.
-    """
-    for name in _IGNORED:
-        options.pop(name, None)
-    for name, value in list(options.items()):
-        # What torch2trt's own defaults ask for, is so.
-        on_gpu = name == "default_device_type" and getattr(value, "name", value) == "GPU"
-        if on_gpu or (name in _OFF and not value):
-            del options[name]
-    given = [x is not None for x in (min_shapes, max_shapes)]
-    if max_batch_size is not None and any(given):
-        raise OptionError("max_batch_size and min_shapes or max_shapes both say the batch's size")
-    return convert(
-        module,
-        inputs,
-        fp16=fp16_mode,
-        workspace=max_workspace_size,
-        max_batch_size=max_batch_size,
-        input_names=input_names,
-        output_names=output_names,
-        min_shapes=min_shapes,
-        opt_shapes=opt_shapes,
-        max_shapes=max_shapes,
-        **options,
-    )
 
 
 class ConversionContext:
