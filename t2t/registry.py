@@ -422,14 +422,19 @@ def operators_of(name: str, kind: str) -> list[OpOverload]:
 
 def _overloads(packet: Any) -> list[OpOverload]:
     """Return an operator's overloads that give tensors, without names of dimensions."""
-    overloads = [getattr(packet, name) for name in packet.overloads()]
+    overloads = [getattr(packet, name) for name in packet.overloads() if not _has_names(name)]
     return [
         operator
         for operator in overloads
         if not schema_of(operator).is_mutable
-        and "Dimname" not in str(schema_of(operator))
         and any("Tensor" in str(result.type) for result in schema_of(operator).returns)
     ]
+
+
+def _has_names(overload: str) -> bool:
+    """Return whether an overload takes names of dimensions: "dimname", "names_dim"."""
+    # The schema writes the type as that of other strings.
+    return "dimname" in overload.lower() or "names" in overload
 
 
 def without_formula(operator: OpOverload, kind: str) -> str:

@@ -57,7 +57,9 @@ def test_work_is_queued_on_the_given_stream(operator):
     current, stream = torch.cuda.current_stream(), torch.cuda.Stream()
     x, y = torch.zeros(SIZE, device="cuda"), torch.full((SIZE,), 5.0, device="cuda")
     torch.cuda.synchronize()
-    run(plugin, [x], y, stream)  # the first call loads kernels, which waits
+    run(plugin, [x], y, stream)  # the first calls load kernels, which waits
+    x += 1
+    x -= 1
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(LONG)
