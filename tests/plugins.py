@@ -112,8 +112,9 @@ def revived(plugin: Any, building: bool = False) -> Any:
     return made.attach_to_context(None).clone()
 
 
-def enqueue(plugin: Any, *inputs: torch.Tensor, stream: int = 0) -> tuple[torch.Tensor, ...]:
-    """Run a plugin on tensors, by their addresses."""
+def enqueue(plugin: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Run a plugin on tensors, by their addresses, on the current stream."""
+    stream = torch.cuda.current_stream().cuda_stream if DEVICE == "cuda" else 0
     given = [x.contiguous() for x in inputs]
     shapes = [tuple(x.shape) for x in given]
     types = plugin.get_output_data_types([to_trt(x.dtype) for x in given])

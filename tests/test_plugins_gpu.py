@@ -93,7 +93,7 @@ def test_temporary_memory_belongs_to_the_stream():
 def test_the_default_stream():
     plugin = line("aten::neg")
     x = torch.rand(100, device="cuda")
-    assert torch.equal(enqueue(plugin, x, stream=0)[0], -x)
+    assert torch.equal(enqueue(plugin, x)[0], -x)
 
 
 def test_an_error_leaves_the_streams_as_they_were():

@@ -38,7 +38,11 @@ REPEATED = {
 # The length of a loop's output is its trip count; lengths of padded queries are not used.
 REPEATED_INPUTS = {("LOOP_OUTPUT", "1"), ("ATTENTION_INPUT", "5")}
 # Kinds whose attributes rows here cannot show, and where they are shown.
-ELSEWHERE = {"ASSERTION": "test_refusals.py", "CONDITION": "no attribute of its own"}
+ELSEWHERE = {
+    "ASSERTION": "test_refusals.py",
+    "CONDITION": "no attribute of its own",
+    "PLUGIN_V3": "tests/test_plugins.py, as TensorRT-RTX has no such layer",
+}
 
 # A count taken for a condition would keep its loop running for ever.
 ENDLESS = ("WHILE",)
