@@ -348,6 +348,31 @@ def test_state_that_no_attribute_shows_is_refused(name: str) -> None:
     assert LEVEL.get() == 0
 
 
+class FillsCache(nn.Module):
+    """A cache that is made at the first call; at its first place nothing of others is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.cache = None
+
+    def forward(self, x, place):
+        if self.cache is None:
+            self.cache = torch.zeros(8, 4)
+        self.cache[place] = self.linear(x)
+        return ((torch.arange(8) <= place).unsqueeze(1) * self.cache).sum(0)
+
+
+def test_a_cache_that_the_example_does_not_show_is_refused() -> None:
+    module = FillsCache().eval()
+    with pytest.raises(StateError, match=r"'cache' is no tensor before the first call"):
+        to_network(module, [X[:1], torch.tensor([0])])
+    assert module.cache is None
+    assert all(weight.requires_grad for weight in module.parameters())
+    module.cache = torch.zeros(8, 4)
+    assert list(t2t.convert(module, [X[:1], torch.tensor([0])]).state) == ["cache"]
+
+
 def test_random_numbers_that_decide_nothing_convert() -> None:
     """As layer drop, which draws a number in evaluation, too."""
 

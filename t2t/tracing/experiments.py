@@ -55,9 +55,10 @@ def check_state(
     try:
         fresh = _run(module, [others])[0]
         later = _run(module, [inputs, others], state)[1]
-        if _same(fresh, later):
+        same = _same(fresh, later)
+        if same and not _reads_an_earlier_call(module, inputs, others, state):
             return
-        noise = _run(module, [others])[0]
+        noise = fresh if same else _run(module, [others])[0]
     except Exception as error:
         raise UnsupportedOperatorError(
             f"the module keeps something between calls ({listed}), and whether its results depend "
@@ -70,6 +71,48 @@ def check_state(
         f"keeps tensors that the module holds, but nothing else: {_advice(kept)}",
         names,
     )
+
+
+def _reads_an_earlier_call(
+    module: Callable[..., Any], inputs: Inputs, others: Inputs, state: Mapping[str, torch.Tensor]
+) -> bool:
+    """Return whether results are computed of what an earlier call has computed.
+
+    Numbers may hide it: a cache that is read at the first position shows nothing of others.
+    Autograd does not: only what the first call computes requires gradients. (Where the module
+    switches it off, or cannot run with it, nothing is found.)
+    """
+    with preserved(module) as snapshot, torch.enable_grad():
+        places = Places(module, snapshot, state)
+        weights = [x for x in snapshot.tensors() if x.is_leaf and x.is_floating_point()]
+        before = [x.requires_grad for x in weights]
+        try:
+            for weight in weights:
+                weight.requires_grad_(isinstance(weight, torch.nn.Parameter))
+            for path, tensor in state.items():
+                places.put(path, tensor.clone())
+            args, kwargs = map_tree(_with_gradient, inputs)
+            module(*args, **kwargs)
+            # The module may have made parameters, which are its own, and no results.
+            made = module.parameters() if isinstance(module, torch.nn.Module) else ()
+            for weight in (*weights, *(x for x in made if x.is_leaf)):
+                weight.requires_grad_(False)
+            for path, tensor in state.items():
+                places.put(path, tensor.clone())
+            args, kwargs = map_tree(_copied, others)
+            results, _ = flatten(module(*args, **kwargs), name="output")
+            return any(x.requires_grad for x in results)
+        except Exception:  # noqa: BLE001  code for inference may write where autograd needs the data
+            return False
+        finally:
+            for weight, needed in zip(weights, before, strict=True):
+                weight.requires_grad_(needed)
+
+
+def _with_gradient(x: Any) -> Any:
+    x = _copied(x)
+    floating = isinstance(x, torch.Tensor) and x.is_floating_point()
+    return x.requires_grad_() if floating else x
 
 
 def _advice(kept: Sequence[Change]) -> str:
