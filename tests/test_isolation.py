@@ -334,7 +334,7 @@ HIDDEN = {
     "weak-keys": (weakref.WeakKeyDictionary, counted, "source"),
     "thread-local": (threading.local, in_thread, "source.count"),
     "array": (lambda: array.array("i", [0]), filled, "source"),
-    "context": (lambda: LEVEL, deeper, "the context variable LEVEL"),
+    "context": (lambda: LEVEL, deeper, "source"),
     "python-random": (int, lambda _: random.random(), "the random numbers of Python"),
     "numpy-random": (int, lambda _: float(np.random.rand()), "the random numbers of numpy"),
 }

@@ -144,7 +144,6 @@ class Snapshot:
         self._caches: list[tuple[Any, int, Path]] = []
         # What keeps its state out of sight: how to read it and to put it back, and what it was.
         self._opaque: list[tuple[Callable[[], Any], Callable[[Any], Any] | None, Any, Path]] = []
-        self._context = contextvars.copy_context()
         self._pending: list[tuple[Any, Path]] = [(root, _ROOT)]
         with without_modes():
             for hooks in _GLOBAL_HOOKS:
@@ -307,7 +306,7 @@ class Snapshot:
             self._pending.append((value, (None, "{1}", f"{home}.{name}")))
 
     def _visit_opaque(self, value: Any, path: Path) -> bool:
-        """Note what keeps its state out of sight: random number generators, and iterators."""
+        """Note what keeps its state out of sight: random numbers, context variables, iterators."""
         read: Callable[[], Any]
         put: Callable[[Any], Any] | None
         if isinstance(value, random.Random):
@@ -318,6 +317,9 @@ class Snapshot:
             bits = value.bit_generator
             read = functools.partial(getattr, bits, "state")
             put = functools.partial(setattr, bits, "state")
+        elif isinstance(value, contextvars.ContextVar):
+            read = functools.partial(_value_of, value)
+            put = None if read() is MISSING else value.set
         elif isinstance(value, Iterator) and type(value).__module__ in _ITERATORS:
             # It cannot be put back.
             read, put = functools.partial(_position, value), None
@@ -369,15 +371,6 @@ class Snapshot:
                     found.append(Change(render(path), state, now))
                     if put is not None:
                         put(state)
-            for variable, now in contextvars.copy_context().items():
-                old = self._context.get(variable, MISSING)
-                if old is MISSING:
-                    with contextlib.suppress(LookupError):
-                        old = contextvars.Context().run(variable.get)
-                if not _is_equal(old, now):
-                    found.append(Change(f"the context variable {variable.name}", old, now))
-                    if old is not MISSING:
-                        variable.set(old)
         return found
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -420,6 +413,13 @@ class Snapshot:
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors that were met and have memory of their own."""
         return [tensor for tensor, *_ in self._tensors]
+
+
+def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:  # neither a value nor a default
+        return MISSING
 
 
 def _position(iterator: Any) -> Any:

@@ -6,7 +6,7 @@ inputs like them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from t2t.errors import StateError, UnsupportedOperatorError
 from t2t.examples import random_like
-from t2t.io import Structure, flatten, map_tree
+from t2t.io import Structure, flatten, map_tree, tree_leaves
 from t2t.isolation import Change, preserved
 from t2t.tracing.state import Places
 
@@ -79,8 +79,8 @@ def _reads_an_earlier_call(
     """Return whether results are computed of what an earlier call has computed.
 
     Numbers may hide it: a cache that is read at the first position shows nothing of others.
-    Autograd does not: only what the first call computes requires gradients. (Where the module
-    switches it off, or cannot run with it, nothing is found.)
+    Autograd does not: only the first call's inputs and weights require gradients. (Where the
+    module switches it off, or cannot run with it, nothing is found.)
     """
     with preserved(module) as snapshot, torch.enable_grad():
         places = Places(module, snapshot, state)
@@ -92,21 +92,35 @@ def _reads_an_earlier_call(
             for path, tensor in state.items():
                 places.put(path, tensor.clone())
             args, kwargs = map_tree(_with_gradient, inputs)
+            sources = [*weights, *tree_leaves((args, kwargs))]
             module(*args, **kwargs)
-            # The module may have made parameters, which are its own, and no results.
-            made = module.parameters() if isinstance(module, torch.nn.Module) else ()
-            for weight in (*weights, *(x for x in made if x.is_leaf)):
+            for weight in weights:
                 weight.requires_grad_(False)
             for path, tensor in state.items():
                 places.put(path, tensor.clone())
             args, kwargs = map_tree(_copied, others)
             results, _ = flatten(module(*args, **kwargs), name="output")
-            return any(x.requires_grad for x in results)
+            return _is_computed_of(results, {id(x) for x in sources})
         except Exception:  # noqa: BLE001  code for inference may write where autograd needs the data
             return False
         finally:
             for weight, needed in zip(weights, before, strict=True):
                 weight.requires_grad_(needed)
+
+
+def _is_computed_of(results: Sequence[torch.Tensor], sources: Collection[int]) -> bool:
+    """Return whether autograd leads from results back to leaves with these ids."""
+    nodes = [x.grad_fn for x in results if x.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if id(getattr(node, "variable", None)) in sources:
+            return True
+        for earlier, _ in node.next_functions:
+            if earlier is not None and earlier not in seen:
+                seen.add(earlier)
+                nodes.append(earlier)
+    return False
 
 
 def _with_gradient(x: Any) -> Any:
