@@ -143,6 +143,8 @@ STATISTICS = [
            policy=FP16, rtol=2e-2, reason=HALF),
     OpCase("logsumexp", torch.logsumexp, [uniform(2, 3, low=-200.0, high=200.0)], {"dim": 1}),
     OpCase("logsumexp-dims", torch.logsumexp, [(2, 3, 4)], {"dim": (0, -1), "keepdim": True}),
+    OpCase("logsumexp-scalar", torch.logsumexp, [()], {"dim": (0,), "keepdim": True}),
+    OpCase("logsumexp-scalar-method", lambda x: x.logsumexp(-1), [()]),
     OpCase("logsumexp-of-nothing", torch.logsumexp, [(3, 0)], {"dim": 1}),
     OpCase("logsumexp-without-elements", torch.logsumexp, [(3, 0)], {"dim": 0}),
     OpCase("logsumexp-infinite", torch.logsumexp,

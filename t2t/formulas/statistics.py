@@ -157,7 +157,7 @@ def logsumexp(self: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> 
     """Return ``log(sum(exp(x)))``; the maximum is taken out, so that no term overflows."""
     axes = list(dim) or list(range(self.ndim))
     x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
-    if any(static_size(x.shape[axis]) == 0 for axis in axes):
+    if x.ndim and any(static_size(x.shape[axis]) == 0 for axis in axes):
         # The sum of nothing is 0; amax() asks for one element at least.
         return x.sum(axes, keepdim=keepdim).log()
     most = x.amax(axes, keepdim=True)
