@@ -8,8 +8,16 @@ from setuptools import find_packages, setup
 RTX = ["tensorrt-rtx-cu13>=1.5"]
 VISION = ["torchvision>=0.23", "pillow"]
 # pytest-xdist: the tests on all cores. setuptools: a test reads the metadata that it writes; older
-# ones know no licence expressions.
-CHECKS = ["pytest>=8", "pytest-xdist", "hypothesis", "mypy", "ruff", "setuptools>=77"]
+# ones know no licence expressions. opt_einsum: many have it, and PyTorch uses it where it is.
+CHECKS = [
+    "pytest>=8",
+    "pytest-xdist",
+    "hypothesis",
+    "mypy",
+    "ruff",
+    "setuptools>=77",
+    "opt_einsum",
+]
 # Its handwritten digits come with the package: a task that a network learns in seconds.
 LEARNING = ["scikit-learn"]
 # Models that these have quantized convert as they come.

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,6 +35,10 @@ from t2t.cli.options import (
     source_options,
 )
 from t2t.cli.running import DISAGREES, Refusal, Result, reporting, stage, table
+
+if TYPE_CHECKING:
+    import torch
+
 
 _SUBMODULES = (
     "only submodules convert, because Python decides on values between them; a checkpoint of these "
@@ -239,8 +243,8 @@ def convert(
         kwargs,
         **example.options,
         **options,
-        calibration=_calibration(calibration),
-        tuning_inputs=_inputs(tuning_inputs),
+        calibration=_calibration(calibration, given.place),
+        tuning_inputs=_inputs(tuning_inputs, given.place),
         configure=None if configure is None else imported(configure, "--configure"),
         input_names=input_names or None,
         output_names=output_names or None,
@@ -266,19 +270,20 @@ def convert(
     return parts.written(converted, example.call, targets, seconds, reports)
 
 
-def _calibration(paths: Sequence[Path]) -> Any:
+def _calibration(paths: Sequence[Path], device: torch.device) -> Any:
     """Return the scales or the inputs that files hold; None where there are none."""
     from t2t.quantization.scales import Scales
 
     if len(paths) == 1 and paths[0].suffix == ".json":
         return Scales.from_json(paths[0].read_text(encoding="utf-8"))
-    return _inputs(paths)
+    return _inputs(paths, device)
 
 
-def _inputs(paths: Sequence[Path]) -> list[Any] | None:
+def _inputs(paths: Sequence[Path], device: torch.device) -> list[Any] | None:
     import torch
 
-    return [torch.load(path, weights_only=True) for path in paths] or None
+    loaded = [torch.load(path, weights_only=True, map_location=device) for path in paths]
+    return loaded or None
 
 
 def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> None:

@@ -184,6 +184,9 @@ def _trace(
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
         stack.enter_context(eager())
+        if torch.backends.opt_einsum.is_available():
+            # It looks for the best order of products by plain numbers.
+            stack.enter_context(torch.backends.opt_einsum.flags(enabled=False))
         stack.callback(recorder.constants.restore)
         _patch_torch(stack, tracer, module)
         if sizes is not None:
