@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from t2t.errors import ConversionError
-from t2t.io import Structure, flatten, map_tree
+from t2t.io import Structure, copied, flatten
 
 __all__ = ["Call", "Recording", "record"]
 
@@ -98,7 +98,7 @@ class Recording:
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         first = not any(call.structure == kind for call in self.calls)
         # Copies: the model may write to its tensors later.
-        args, kwargs = map_tree(_copy, (args, kwargs)) if first else ((), {})
+        args, kwargs = copied((args, kwargs)) if first else ((), {})
         self.calls.append(Call(args, kwargs, kind, shapes))
 
     @property
@@ -196,7 +196,3 @@ class Recording:
                     "kwargs"
                 )
         return self.calls
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf

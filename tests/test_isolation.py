@@ -343,8 +343,10 @@ HIDDEN = {
 @pytest.mark.parametrize("name", HIDDEN)
 def test_state_that_no_attribute_shows_is_refused(name: str) -> None:
     make, step, where = HIDDEN[name]
-    with pytest.raises(StateError, match=rf"keeps state .*'{where}"):
+    with pytest.raises(StateError, match=rf"keeps state .*'{where}") as caught:
         to_network(Steps(make(), step), [X])
+    drawn = where.startswith("the random numbers")
+    assert ("draw the numbers outside" in str(caught.value)) == drawn
     assert LEVEL.get() == 0
 
 

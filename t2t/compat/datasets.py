@@ -12,7 +12,8 @@ import torch
 
 from t2t.errors import ConversionError
 from t2t.files import written_whole
-from t2t.io import map_tree
+from t2t.io import copied
+from t2t.recording import Recording
 
 __all__ = ["Dataset", "DatasetRecorder", "FolderDataset", "ListDataset", "TensorBatchDataset"]
 
@@ -56,38 +57,28 @@ class Dataset:
         return saved
 
 
-class DatasetRecorder:
+class DatasetRecorder(Recording):
     """Adds to a data set what a module is called with, inside a ``with`` block."""
 
     def __init__(self, dataset: Dataset, part: torch.nn.Module) -> None:
+        super().__init__(part)
         self._dataset = dataset
-        self._part = part
-        self._handle: Any = None
 
-    def __enter__(self) -> DatasetRecorder:
-        if self._handle is not None:
-            raise ConversionError("this recorder runs already")
-        self._handle = self._part.register_forward_pre_hook(self._insert, with_kwargs=True)
-        return self
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Add the arguments of one call.
 
-    def __exit__(self, *_: object) -> None:
-        self._handle.remove()
-        self._handle = None
-
-    def _insert(self, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        Raises:
+            ConversionError: one of them cannot be given by its place.
+        """
         if kwargs:
-            bound = inspect.signature(part.forward).bind(*args, **kwargs)
+            bound = inspect.signature(self._module.forward).bind(*args, **kwargs)
             bound.apply_defaults()
             if bound.kwargs:
                 names = ", ".join(bound.kwargs)
                 raise ConversionError(f"a data set has positional arguments only, not {names}")
             args = bound.args
         # Copies: the model may write to its tensors later.
-        self._dataset.insert(map_tree(_copied, args))
-
-
-def _copied(x: Any) -> Any:
-    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+        self._dataset.insert(copied(args))
 
 
 class ListDataset(Dataset):

@@ -19,9 +19,10 @@ from t2t.rounding import modelopt_steps
 __all__ = ["quantize_op", "tensor_quant"]
 
 
-def _output(inputs: torch.Tensor, *args: Any) -> Any:
+def _output(inputs: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return the fake result; what has no layer is left to its own arithmetic."""
-    return torch.empty_like(inputs) if modelopt_steps(inputs, *args) else NotImplemented
+    steps = modelopt_steps(inputs, *args, **kwargs)
+    return NotImplemented if steps is None else torch.empty_like(inputs)
 
 
 # The function, for on a CPU it is arithmetic in which no layer would be recognised.

@@ -258,9 +258,7 @@ def total(
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Add up both parts."""
-    pair = _pairs(self, dtype or self.dtype)
-    axes = [_axis(self, axis) for axis in dim or range(self.ndim)] if self.ndim else []
-    return as_complex(pair.sum(axes, keepdim) if axes else pair.clone())
+    return _reduced(torch.sum, self, dim, keepdim, dtype)
 
 
 @_complex("mean.dim", "mean.default")
@@ -272,9 +270,19 @@ def mean(
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Average both parts."""
-    pair = _pairs(self, dtype or self.dtype)
-    axes = [_axis(self, axis) for axis in dim or range(self.ndim)] if self.ndim else []
-    return as_complex(pair.mean(axes, keepdim) if axes else pair.clone())
+    return _reduced(torch.mean, self, dim, keepdim, dtype)
+
+
+def _reduced(
+    function: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    dim: Sequence[int] | None,
+    keepdim: bool,
+    dtype: torch.dtype | None,
+) -> torch.Tensor:
+    pair = _pairs(x, dtype or x.dtype)
+    axes = [_axis(x, axis) for axis in dim or range(x.ndim)] if x.ndim else []
+    return as_complex(function(pair, axes, keepdim) if axes else pair.clone())
 
 
 @_complex("cumsum.default")

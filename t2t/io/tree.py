@@ -39,6 +39,7 @@ __all__ = [
     "check_structure",
     "classes_of",
     "collect",
+    "copied",
     "flatten",
     "leaf_paths",
     "map_tree",
@@ -104,6 +105,11 @@ def map_tree(
     ):
         return tree
     return _make(node.kind, type(tree), node.keys, children, node.context)
+
+
+def copied(tree: Any) -> Any:
+    """Return a tree with copies of its tensors, without their gradients."""
+    return map_tree(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, tree)
 
 
 def tree_leaves(tree: Any, leaf: type | tuple[type, ...] = torch.Tensor) -> list[Any]:

@@ -15,7 +15,7 @@ import torch
 
 from t2t.errors import StateError, UnsupportedOperatorError
 from t2t.examples import random_like
-from t2t.io import Structure, flatten, map_tree, tree_leaves
+from t2t.io import Structure, copied, flatten, map_tree, tree_leaves
 from t2t.isolation import Change, preserved
 from t2t.tracing.state import Places
 
@@ -98,7 +98,7 @@ def _reads_an_earlier_call(
                 weight.requires_grad_(False)
             for path, tensor in state.items():
                 places.put(path, tensor.clone())
-            args, kwargs = map_tree(_copied, others)
+            args, kwargs = copied(others)
             results, _ = flatten(module(*args, **kwargs), name="output")
             return _is_computed_of(results, {id(x) for x in sources})
         except Exception:  # noqa: BLE001  code for inference may write where autograd needs the data
@@ -124,7 +124,7 @@ def _is_computed_of(results: Sequence[torch.Tensor], sources: Collection[int]) -
 
 
 def _with_gradient(x: Any) -> Any:
-    x = _copied(x)
+    x = copied(x)
     floating = isinstance(x, torch.Tensor) and x.is_floating_point()
     return x.requires_grad_() if floating else x
 
@@ -132,6 +132,8 @@ def _with_gradient(x: Any) -> Any:
 def _advice(kept: Sequence[Change]) -> str:
     """Return what to do about state that is no tensor."""
     for change in kept:
+        if change.path.startswith("the random numbers"):
+            return "draw the numbers outside, and pass them in as an input"
         if isinstance(change.new, torch.Tensor) and not change.path.endswith("]"):
             return (
                 f"{change.path!r} is no tensor before the first call; let it begin as one, such as "
@@ -194,15 +196,11 @@ def _run(
         for inputs in calls:
             for path, tensor in state.items():
                 places.put(path, tensor.clone())
-            args, kwargs = map_tree(_copied, inputs)
+            args, kwargs = copied(inputs)
             torch.manual_seed(0)
             leaves, form = flatten(module(*args, **kwargs), share=True, name="output")
-            results.append(([_copied(x) for x in leaves], form))
+            results.append((copied(leaves), form))
     return results
-
-
-def _copied(x: Any) -> Any:
-    return x.detach().clone() if isinstance(x, torch.Tensor) else x
 
 
 def _others(inputs: Inputs) -> Inputs:

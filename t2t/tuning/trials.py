@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from t2t.errors import ConversionError
-from t2t.io import Parameters, Signature, map_tree
+from t2t.io import Parameters, Signature, copied
 from t2t.isolation import preserved
 from t2t.lowering import Traced
 from t2t.precision import Policy
@@ -102,10 +102,6 @@ def _run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
         Parameters.check(module, args, kwargs)
     except ConversionError as error:
         raise ConversionError(f"tuning_inputs: {error}") from error
-    args, kwargs = map_tree(_copied, (args, kwargs))
+    args, kwargs = copied((args, kwargs))
     with preserved(module), torch.no_grad():
-        return map_tree(_copied, module(*args, **kwargs))
-
-
-def _copied(x: Any) -> Any:
-    return x.detach().clone() if isinstance(x, Tensor) else x
+        return copied(module(*args, **kwargs))
