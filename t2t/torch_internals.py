@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -87,6 +89,7 @@ __all__ = [
     "ValueRanges",
     "decomposition_tables",
     "enable_python_dispatcher",
+    "failures_unlogged",
     "flex_attention_in_plain_operators",
     "global_hooks",
     "has_storage",
@@ -195,6 +198,22 @@ def hint_of(number: Any) -> Any:
 def sizes_of_one_are_ordinary() -> AbstractContextManager[None]:
     """Let a symbolic size that is 1 in the example be treated as every other one."""
     return _symbolic.patch(backed_size_oblivious=True)  # type: ignore[attr-defined, no-any-return]
+
+
+@contextmanager
+def failures_unlogged() -> Iterator[None]:
+    """Keep PyTorch from logging what fails on fake tensors in this thread: it raises it, too."""
+    thread = threading.get_ident()
+    logger = logging.getLogger(FakeTensorMode.__module__)
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.exc_info is None or record.thread != thread
+
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)
 
 
 def flex_attention_in_plain_operators(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
 """What t2t relies on of PyTorch's private names, one test for each."""
 
 import ast
+import logging
 import operator
 import re
 import subprocess
@@ -67,6 +68,29 @@ def tensor_at() -> None:
         y.resize_(7)
     assert internals.tensor_at(0, torch.float16, (0, 3), x.device).shape == (0, 3)
     assert internals.tensor_at(x.data_ptr(), dtype, (), x.device).item() == 0
+
+
+@check
+def failures_unlogged() -> None:
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    seen: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = seen.append  # type: ignore[method-assign]
+    logger.addHandler(handler)
+
+    def fail() -> None:
+        with FakeTensorMode(), pytest.raises(RuntimeError):
+            aten.mm.default(torch.empty(2, 3), torch.empty(4, 5))
+
+    try:
+        with internals.failures_unlogged():
+            fail()
+        assert not seen
+        fail()
+    finally:
+        logger.removeHandler(handler)
+    assert [record.levelname for record in seen] == ["ERROR"]
+    assert not logger.filters
 
 
 @check

@@ -23,6 +23,7 @@ from t2t.sizes.proofs import Range
 from t2t.torch_internals import (
     UnsupportedOperatorException,
     enable_python_dispatcher,
+    failures_unlogged,
     sizes_of_one_are_ordinary,
 )
 from t2t.tracing.casts import patch_casts
@@ -182,6 +183,7 @@ def _trace(
             # A size of 1 in the example must not be treated as special.
             stack.enter_context(sizes_of_one_are_ordinary())
             stack.enter_context(enable_python_dispatcher())
+        stack.enter_context(failures_unlogged())
         stack.enter_context(torch.no_grad())
         stack.enter_context(eager())
         if torch.backends.opt_einsum.is_available():
