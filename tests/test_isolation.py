@@ -3,14 +3,18 @@
 import array
 import contextlib
 import contextvars
+import ctypes
 import functools
 import gc
 import itertools
 import math
+import multiprocessing
+import os
 import random
 import signal
 import sys
 import threading
+import types
 import weakref
 from collections import OrderedDict, deque
 from types import SimpleNamespace
@@ -287,6 +291,39 @@ def filled(numbers):
     return numbers[0]
 
 
+def turned(table):
+    table.move_to_end(next(iter(table)))
+    return next(iter(table.values()))
+
+
+def turned_plainly(table):
+    first = next(iter(table))
+    table[first] = table.pop(first)
+    return next(iter(table.values()))
+
+
+def raised(number):
+    number.value += 1
+    return number.value
+
+
+def raised_in_module(_):
+    import kept_by_another
+
+    kept_by_another.calls += 1
+    return kept_by_another.calls
+
+
+def flipped(weight):
+    weight.requires_grad_(not weight.requires_grad)
+    return 2 if weight.requires_grad else 1
+
+
+def in_environment(_):
+    os.environ["CALLS"] = str(int(os.environ.get("CALLS", "0")) + 1)
+    return int(os.environ["CALLS"])
+
+
 LEVEL = contextvars.ContextVar("LEVEL", default=0)
 
 
@@ -335,19 +372,35 @@ HIDDEN = {
     "thread-local": (threading.local, in_thread, "source.count"),
     "array": (lambda: array.array("i", [0]), filled, "source"),
     "context": (lambda: LEVEL, deeper, "source"),
+    "matrix": (lambda: np.zeros(1).view(np.recarray), filled, "source"),
+    "order": (lambda: OrderedDict(a=1, b=2, c=3), turned, "the order of source"),
+    "plain-order": (lambda: {"a": 1, "b": 2}, turned_plainly, "the order of source"),
+    "ctypes": (lambda: ctypes.c_int(0), raised, "source"),
+    "shared-memory": (lambda: multiprocessing.Value("i", 0), raised, "source"),
+    "module": (int, raised_in_module, r"kept_by_another\.calls"),
+    "requires-grad": (lambda: torch.zeros(1), flipped, "source.requires_grad"),
+    "environment": (int, in_environment, "the environment variables"),
     "python-random": (int, lambda _: random.random(), "the random numbers of Python"),
     "numpy-random": (int, lambda _: float(np.random.rand()), "the random numbers of numpy"),
 }
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_state_that_no_attribute_shows_is_refused(name: str) -> None:
+def test_state_that_no_attribute_shows_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, step, where = HIDDEN[name]
+    other = types.ModuleType("kept_by_another")
+    other.calls = 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    monkeypatch.delenv("CALLS", raising=False)
     with pytest.raises(StateError, match=rf"keeps state .*'{where}") as caught:
         to_network(Steps(make(), step), [X])
     drawn = where.startswith("the random numbers")
     assert ("draw the numbers outside" in str(caught.value)) == drawn
     assert LEVEL.get() == 0
+    assert other.calls == 0
+    assert "CALLS" not in os.environ
 
 
 class FillsCache(nn.Module):

@@ -12,9 +12,11 @@ import array
 import builtins
 import contextlib
 import contextvars
+import ctypes
 import dis
 import functools
 import operator
+import os
 import random
 import sys
 import threading
@@ -55,9 +57,8 @@ _ATOMS = frozenset(
 # library, too, keeps nothing that matters.
 _FOREIGN = frozenset(
     (
-        "torch", "t2t", "numpy", "sympy", "logging", "threading", "_thread", "multiprocessing",
-        "concurrent", "asyncio", "weakref", "_weakref", "importlib", "abc", "typing", "tensorrt",
-        "tensorrt_rtx",
+        "torch", "t2t", "numpy", "sympy", "logging", "threading", "_thread", "concurrent",
+        "asyncio", "weakref", "_weakref", "importlib", "abc", "typing", "tensorrt", "tensorrt_rtx",
     )
 )  # fmt: skip
 _FOREIGN_CODE = _FOREIGN | (sys.stdlib_module_names - {"__main__"})
@@ -72,12 +73,15 @@ _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _DEEPEST = 2
 _EMPTY = frozenset((dict, OrderedDict, list, set))
 
+_C_DATA = ctypes.c_int.__mro__[-2]
+"""What all of ctypes' numbers, arrays and structures are, and so multiprocessing.Value."""
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _ITERATORS = ("builtins", "itertools")
-# Read, put back and called: what functions draw random numbers from.
-_RANDOM = (
+# Read, put back and called: what belongs to the process.
+_PROCESS = (
     (random.getstate, random.setstate, "the random numbers of Python"),
     (np.random.get_state, np.random.set_state, "the random numbers of numpy"),
+    (os.environ.copy, lambda old: _set_environment(old), "the environment variables"),
 )
 
 _LRU = type(functools.lru_cache(lambda: None))
@@ -148,7 +152,7 @@ class Snapshot:
         with without_modes():
             for hooks in _GLOBAL_HOOKS:
                 self._visit(hooks, (None, "{}", "torch.nn.modules.module"))
-            for read, put, name in _RANDOM:
+            for read, put, name in _PROCESS:
                 self._opaque.append((read, put, read(), (None, "{1}", name)))
             while self._pending:
                 self._visit(*self._pending.pop())
@@ -169,7 +173,7 @@ class Snapshot:
         elif isinstance(value, tuple):
             self._tuples.append((value, path))
             self._pending += [(x, (path, _ITEM, i)) for i, x in enumerate(value)]
-        elif kind is np.ndarray:
+        elif isinstance(value, np.ndarray) and kind is not np.memmap:  # which may be any size
             self._containers.append((value, value.copy(), path, _ITEM))
         elif isinstance(value, type):
             self._visit_class(value)
@@ -286,8 +290,11 @@ class Snapshot:
     ) -> None:
         """Note the globals that a function names, and those of other modules that it names."""
         assigns = _STORE_GLOBAL in code.co_code[::2]
+        package = names.get("__package__")
         for name in code.co_names:
             value = names.get(name, MISSING)
+            if value is MISSING:  # imported where it is used
+                value = sys.modules.get(name) or sys.modules.get(f"{package}.{name}", MISSING)
             if isinstance(value, types.FunctionType | type | _LRU):
                 self._pending.append((value, _ROOT))
             elif isinstance(value, types.ModuleType):
@@ -320,6 +327,9 @@ class Snapshot:
         elif isinstance(value, contextvars.ContextVar):
             read = functools.partial(_value_of, value)
             put = None if read() is MISSING else value.set
+        elif isinstance(value, _C_DATA):
+            read = functools.partial(bytes, value)
+            put = functools.partial(_write_memory, value)
         elif isinstance(value, Iterator) and type(value).__module__ in _ITERATORS:
             # It cannot be put back.
             read, put = functools.partial(_position, value), None
@@ -357,6 +367,8 @@ class Snapshot:
                     found.append(Change(render(path), old, tensor.detach()))
                     tensor.data = old
                 if tensor.requires_grad != requires_grad:
+                    name = f"{render(path)}.requires_grad"
+                    found.append(Change(name, requires_grad, tensor.requires_grad))
                     tensor.requires_grad_(requires_grad)
                 if tensor.is_leaf and tensor.grad is not grad:
                     tensor.grad = grad
@@ -420,6 +432,15 @@ def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
         return variable.get()
     except LookupError:  # neither a value nor a default
         return MISSING
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+def _write_memory(value: Any, content: bytes) -> None:
+    ctypes.memmove(ctypes.addressof(value), content, len(content))
 
 
 def _position(iterator: Any) -> Any:
@@ -499,7 +520,10 @@ def _assign(namespace: Any, name: str, value: Any) -> None:
 
 def _entry_changes(container: Any, copy: Any, path: Path, form: str) -> list[Change]:
     if isinstance(container, dict):
-        return _differences(copy, _held(container), path, form)
+        now = _held(container)
+        if [*now] != [*copy] and now.keys() == copy.keys():
+            return [Change(f"the order of {render(path)}", [*copy], [*now])]
+        return _differences(copy, now, path, form)
     if isinstance(container, list | deque):
         return _differences(dict(enumerate(copy)), dict(enumerate(container)), path, form)
     return [Change(render(path), copy, container)]
