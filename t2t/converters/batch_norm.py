@@ -87,12 +87,3 @@ def batch_norm_train(
     del training, momentum
     axes = [axis for axis in range(input.ndim) if axis != 1]
     return normalized(net, input, axes, weight, bias, eps), None, None
-
-
-def _moved(net: Network, old: torch.Tensor, new: NetworkTensor, momentum: float) -> NetworkTensor:
-    """Return ``(1 - momentum) * old + momentum * new``."""
-    kept = net.add_elementwise(
-        net.tensor(old, torch.float32), net.tensor(1 - momentum, torch.float32, 1), "PROD"
-    )
-    step = net.add_elementwise(new, net.tensor(momentum, torch.float32, 1), "PROD")
-    return net.add_elementwise(kept, step, "SUM")

@@ -132,19 +132,7 @@ def matmul(net: Network, input: torch.Tensor, other: torch.Tensor) -> NetworkTen
     return product(net, input, other)
 
 
-@converter("aten::mm", "aten::bmm", precision=_matmul_precision)
-def multiply(net: Network, self: torch.Tensor, mat2: torch.Tensor) -> NetworkTensor:
-    """Convert (*, m, k) by (*, k, n) to (*, m, n)."""
-    return product(net, self, mat2)
-
-
-@converter("aten::mv")
-def mv(net: Network, self: torch.Tensor, vec: torch.Tensor) -> NetworkTensor:
-    """Convert (m, k) by (k,) to (m,)."""
-    return product(net, self, vec)
-
-
-@converter("aten::dot")
-def dot(net: Network, self: torch.Tensor, tensor: torch.Tensor) -> NetworkTensor:
-    """Convert (k,) by (k,) to a number."""
-    return product(net, self, tensor)
+@converter("aten::mm", "aten::bmm", "aten::mv", "aten::dot", precision=_matmul_precision)
+def multiply(net: Network, self: torch.Tensor, other: torch.Tensor) -> NetworkTensor:
+    """Convert (*, m, k) by (*, k, n), (m, k) by (k,), or (k,) by (k,)."""
+    return product(net, self, other)
