@@ -86,63 +86,101 @@ def verify(
         EngineError: if asked for, and the engine does not run.
     """
     given = arguments(inputs, kwargs)
-    quantization = module_trt.quantization if isinstance(module_trt, TRTModule) else None
-    plain = not isinstance(module, FakeQuantized)
-    rounded = fake_quantized(module, quantization) if quantization and plain else None
+    pair = _Pair(module, module_trt)
+    default = pair.tolerance()
+    required = require_engine or engine_required()
     generator = torch.Generator().manual_seed(seed)
-    precision = getattr(module_trt, "precision", "fp32")
-    default = RTOL.get(precision, RTOL["fp32"])
-    if _rounds(module_trt):
-        default = _RTOL_ROUNDED.get(precision, default)
-    edges = at_edges(module_trt, torch.zeros(())).dtype
-    half = edges != torch.float32
-    if half:
-        default = max(default, RTOL["bf16" if edges == torch.bfloat16 else "fp16"])
     worst: dict[str, OutputReport] = {}
     apart: dict[str, OutputReport] = {}
     problem = ""
-    parts = _converted_parts(module_trt)
-    earlier = [part.last_run for part in parts]
+    earlier = [part.last_run for part in pair.parts]
     for run in range(1 + random_inputs):
         call = given if run == 0 else _on_tensors(functools.partial(random_like, generator), given)
-        # What is half for the engine is so for the original, as far as its numbers go.
-        call = _floats(at_edges(module_trt, call)) if half else call
-        with preserved(module):
-            original = _call(module, call)
-            expected = original if rounded is None else _call(rounded, call)
+        call = pair.representable(call)
+        original = pair.original(call)
+        expected = pair.expected(call, original)
         try:
-            with _requiring(parts, require_engine), _at_first(parts):
-                got = _call(module_trt, at_edges(module_trt, call))
-                got = _floats(got) if half else got
+            with _requiring(pair.parts, require_engine), _at_first(pair.parts):
+                got = pair.converted(call)
         except T2TError as error:
-            if isinstance(error, EngineError) and (require_engine or engine_required()):
+            if isinstance(error, EngineError) and required:
                 raise
             problem = f"the converted module fails: {type(error).__name__}: {error}"
             break
         problem = measure(expected, got, rtol, default, worst)
         if problem:
             break
-        if rounded is not None:
+        if expected is not original:
             measure(original, got, math.inf, math.inf, apart)
-    errors = [output.max_rel_error for output in apart.values()]
-    lost = None if rounded is None or not errors else max(errors)
+    lost = max((output.max_rel_error for output in apart.values()), default=None)
     kept = lost is None or lost <= quantization_rtol
     ok = not problem and kept and all(output.ok for output in worst.values())
-    allowed = default if rtol is None else rtol
     ran_on = tuple(
         part.ran_on
-        for part, before in zip(parts, earlier, strict=True)
+        for part, before in zip(pair.parts, earlier, strict=True)
         if part.ran_on is not None and part.last_run is not before
     )
     tasks = None
     if metric is not None and not problem:
-        pairs = [(given, None)] if data is None else [(arguments(x), y) for x, y in data]
-        tasks = _scores(module, module_trt, metric, pairs)
+        calls = [(given, None)] if data is None else [(arguments(x), y) for x, y in data]
+        tasks = _scores(pair, metric, calls)
         ok = ok and (metric_drop is None or tasks[0] - tasks[1] <= metric_drop)
+    allowed = default if rtol is None else rtol
     report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on, lost, tasks)
     if raise_on_error and not ok:
         raise VerificationError(str(report))
     return report
+
+
+class _Pair:
+    """The original and the converted module, both called as the original is.
+
+    Attributes:
+        parts: the converted modules that the converted one consists of.
+    """
+
+    def __init__(self, module: Callable[..., Any], module_trt: Callable[..., Any]) -> None:
+        self._module, self._module_trt = module, module_trt
+        quantization = module_trt.quantization if isinstance(module_trt, TRTModule) else None
+        plain = not isinstance(module, FakeQuantized)
+        self._rounded = fake_quantized(module, quantization) if quantization and plain else None
+        # What the converted module takes for float32.
+        self._edges = at_edges(module_trt, torch.zeros(())).dtype
+        found = module_trt.modules() if isinstance(module_trt, torch.nn.Module) else ()
+        self.parts = [part for part in found if isinstance(part, TRTModule)]
+
+    def tolerance(self) -> float:
+        """Return how far outputs may be apart, by the precision in which they were computed."""
+        precision = getattr(self._module_trt, "precision", "fp32")
+        default = RTOL.get(precision, RTOL["fp32"])
+        if _rounds(self._module_trt):
+            default = _RTOL_ROUNDED.get(precision, default)
+        if self._edges == torch.float32:
+            return default
+        return max(default, RTOL["bf16" if self._edges == torch.bfloat16 else "fp16"])
+
+    def representable(self, call: Any) -> Any:
+        """Return inputs whose numbers both modules take: what is half for one is so for both."""
+        if self._edges == torch.float32:
+            return call
+        return _floats(at_edges(self._module_trt, call))
+
+    def original(self, call: Any) -> Any:
+        """Return the original's outputs."""
+        with preserved(self._module):
+            return _call(self._module, call)
+
+    def expected(self, call: Any, original: Any) -> Any:
+        """Return what to expect: the original's outputs, or what it gives with rounded operands."""
+        if self._rounded is None:
+            return original
+        with preserved(self._module):
+            return _call(self._rounded, call)
+
+    def converted(self, call: Any) -> Any:
+        """Return the converted module's outputs."""
+        outputs = _call(self._module_trt, at_edges(self._module_trt, call))
+        return outputs if self._edges == torch.float32 else _floats(outputs)
 
 
 def at_edges(module: Any, call: Any) -> Any:
@@ -157,22 +195,17 @@ def _floats(tree: Any) -> Any:
 
 
 def _scores(
-    module: Callable[..., Any],
-    module_trt: Callable[..., Any],
-    metric: Callable[[Any, Any], Any],
-    pairs: Iterable[tuple[Any, Any]],
+    pair: _Pair, metric: Callable[[Any, Any], Any], calls: Iterable[tuple[Any, Any]]
 ) -> tuple[float, float]:
     """Return the mean of a metric for the original and for the converted module."""
-    half = at_edges(module_trt, torch.zeros(())).dtype != torch.float32
     scores: list[tuple[float, float]] = []
-    for call, targets in pairs:
-        call = _floats(call) if half else call
-        with preserved(module):
-            expected = _call(module, call)
-        got = _call(module_trt, at_edges(module_trt, call))
-        got = _floats(got) if half else got
-        wanted = expected if targets is None else targets
-        scores.append((float(metric(expected, wanted)), float(metric(got, wanted))))
+    for call, targets in calls:
+        call = pair.representable(call)
+        original = pair.original(call)
+        wanted = original if targets is None else targets
+        scores.append(
+            (float(metric(original, wanted)), float(metric(pair.converted(call), wanted)))
+        )
     if not scores:
         raise VerificationError("data: there is no pair of inputs and targets for the metric")
     first, second = zip(*scores, strict=True)
@@ -187,11 +220,6 @@ def _rounds(module: Any) -> bool:
     layers = module.program.layers if module.program is not None else ()
     planned = any(x is not None and x.scale is not None for x in roundings)
     return planned or any(layer.kind == "QUANTIZE" for layer in layers)
-
-
-def _converted_parts(module: Any) -> list[TRTModule]:
-    parts = module.modules() if isinstance(module, torch.nn.Module) else ()
-    return [part for part in parts if isinstance(part, TRTModule)]
 
 
 @contextmanager
