@@ -179,22 +179,7 @@ def _trace(
         gc.collect(0)
         leaves = [_fake(recorder, sizes, x) for x in tree_leaves((args, kwargs))]
         kept = {path: _fake(recorder, None, x) for path, x in state.items()}
-        if sizes is not None:
-            # A size of 1 in the example must not be treated as special.
-            stack.enter_context(sizes_of_one_are_ordinary())
-            stack.enter_context(enable_python_dispatcher())
-        stack.enter_context(failures_unlogged())
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(eager())
-        if torch.backends.opt_einsum.is_available():
-            # It looks for the best order of products by plain numbers.
-            stack.enter_context(torch.backends.opt_einsum.flags(enabled=False))
-        stack.callback(recorder.constants.restore)
-        _patch_torch(stack, tracer, module)
-        if sizes is not None:
-            patch_numbers(stack, recorder)
-        patch_casts(stack, recorder)
-        patch_encoder(stack, recorder)
+        _prepare_torch(stack, tracer, sizes, module)
         # A seed that no model sets.
         seeded = torch.default_generator.manual_seed(_SEED).get_state()
         try:
@@ -206,21 +191,10 @@ def _trace(
             if tracer.needs_value:
                 # Compiled code drops it where it asks for an index, and tells of something else.
                 raise ValueNeeded from None
-            if recorder.state_errors or isinstance(error, StateError):
-                raise _all_state([*recorder.state_errors, error], snapshot) from None
-            if isinstance(error, T2TError):
+            explained = _explained(error, recorder, sizes, snapshot)
+            if explained is error:
                 raise
-            where = _where(recorder, error)
-            if "unhashable type: non-nested SymInt" in str(error):
-                raise GuardError(f"{UNHASHABLE}{where}") from error
-            if sizes is not None and sizes.assumed:
-                text = ONE.format(error=error, assumed=sizes.assumed)
-                raise GuardError(f"{text}{where}") from error
-            reason = _limit(error)
-            if reason:
-                raise UnsupportedOperatorError(f"{reason}{where}") from error
-            add_note(error, f"raised by the model itself, while t2t ran its forward pass{where}")
-            raise
+            raise explained from (None if isinstance(explained, StateError) else error)
         if tracer.needs_value:
             # The model went on without it, as after `except:`.
             raise ValueNeeded
@@ -240,6 +214,26 @@ def _trace(
             graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
             graph.notes = proved.notes
         return graph
+
+
+def _explained(
+    error: Exception, recorder: Recorder, sizes: DynamicSizes | None, snapshot: Snapshot
+) -> Exception:
+    """Return what to raise for what the forward pass raised: that itself, or what it means."""
+    if recorder.state_errors or isinstance(error, StateError):
+        return _all_state([*recorder.state_errors, error], snapshot)
+    if isinstance(error, T2TError):
+        return error
+    where = _where(recorder, error)
+    if "unhashable type: non-nested SymInt" in str(error):
+        return GuardError(f"{UNHASHABLE}{where}")
+    if sizes is not None and sizes.assumed:
+        return GuardError(ONE.format(error=error, assumed=sizes.assumed) + where)
+    reason = _limit(error)
+    if reason:
+        return UnsupportedOperatorError(f"{reason}{where}")
+    add_note(error, f"raised by the model itself, while t2t ran its forward pass{where}")
+    return error
 
 
 def _all_state(errors: Sequence[Exception], snapshot: Snapshot) -> StateError:
@@ -306,6 +300,29 @@ def _where(recorder: Recorder, error: BaseException) -> str:
     at = f" at {location}" if location else ""
     failed, scope = recorder.failure
     return f"{at} in module {scope!r}" if failed is error and scope else at
+
+
+def _prepare_torch(
+    stack: ExitStack, tracer: Tracer, sizes: DynamicSizes | None, module: Any
+) -> None:
+    """Set torch up for the forward pass: how it computes, and what is patched."""
+    recorder = tracer.recorder
+    if sizes is not None:
+        # A size of 1 in the example must not be treated as special.
+        stack.enter_context(sizes_of_one_are_ordinary())
+        stack.enter_context(enable_python_dispatcher())
+    stack.enter_context(failures_unlogged())
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(eager())
+    if torch.backends.opt_einsum.is_available():
+        # It looks for the best order of products by plain numbers.
+        stack.enter_context(torch.backends.opt_einsum.flags(enabled=False))
+    stack.callback(recorder.constants.restore)
+    _patch_torch(stack, tracer, module)
+    if sizes is not None:
+        patch_numbers(stack, recorder)
+    patch_casts(stack, recorder)
+    patch_encoder(stack, recorder)
 
 
 def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
