@@ -64,6 +64,8 @@ def _output(
     if known is not None:
         return known
     sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
+    for size in (*spatial, *sizes):
+        torch._check(size > 0, lambda: "interpolate: input and output need one element at least")
     return input.new_empty((*input.shape[:2], *sizes))
 
 

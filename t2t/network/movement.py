@@ -13,7 +13,7 @@ from t2t.io import Dimension, Place
 from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, TensorLike, member
 from t2t.network.tensors import shape as shape_of
-from t2t.sizes import expression, is_symbolic, static_size
+from t2t.sizes import example_size, expression, smallest, static_size
 from t2t.sizes.layers import SizeLayers
 from t2t.sizes.terms import Symbol
 
@@ -138,11 +138,14 @@ class Movement(NetworkCore):
             layer.set_input(1, target)
             return layer
         dims = [_placeholder(size, index, before) for index, size in enumerate(sizes)]
-        if dims.count(None) <= 1 and not (None in dims and -1 in dims):
-            dims = [-1 if dim is None else dim for dim in dims]
+        if dims.count(None) == 1 and -1 not in dims:
+            place = dims.index(None)
+            # Without elements, no size can be inferred.
+            if all(smallest(size) > 0 for i, size in enumerate(sizes) if i != place):
+                dims[place] = -1
         if None not in dims and dims.count(-1) <= 1:
             return self.add("add_shuffle", tensor, reshape_dims=tuple(dims))
-        layer = self.add("add_shuffle", tensor)
+        layer = self.add("add_shuffle", tensor, zero_is_placeholder=False)
         layer.set_input(1, self.shape_tensor(sizes))
         return layer
 
@@ -233,12 +236,7 @@ class Movement(NetworkCore):
         old = list(x.shape) if isinstance(x, torch.Tensor) else list(before)
         old = [1] * (len(sizes) - len(old)) + old
         wanted = [o if static_size(s) == -1 else s for o, s in zip(old, sizes, strict=True)]
-        repeated = [_differs(o, w) for o, w in zip(old, wanted, strict=True)]
-        if isinstance(x, torch.Tensor):
-            for size, again, new in zip(old, repeated, wanted, strict=True):
-                # What is not repeated must be as large already.
-                if not again and is_symbolic(size == new):
-                    torch._check(size == new)
+        repeated = [_is_repeated(o, w) for o, w in zip(old, wanted, strict=True)]
         if not any(repeated):
             return tensor
         # A stride of 0 reads the only element of a dimension again and again.
@@ -392,6 +390,11 @@ def _placeholder(size: Size, index: int, before: Sequence[Size]) -> int | None:
     return None
 
 
-def _differs(old: Size, new: Size) -> bool:
-    """Return whether a dimension of size 1 becomes larger."""
-    return static_size(old) == 1 and static_size(new) != 1
+def _is_repeated(old: Size, new: Size) -> bool:
+    """Return whether a dimension of size 1 becomes larger, for all sizes as for the example."""
+    if static_size(old) in (1, -1) or expression(old) == expression(new):
+        return static_size(old) == 1 and static_size(new) != 1
+    repeated = bool(example_size(old) != example_size(new))
+    # A size may always be 1 and not look like it: that of x[:1].
+    torch._check(old == (1 if repeated else new))
+    return repeated

@@ -29,6 +29,7 @@ __all__ = [
     "is_true",
     "largest",
     "size_texts",
+    "smallest",
     "static_size",
     "times",
 ]
@@ -86,6 +87,13 @@ def largest(size: Any) -> int:
         return sys.maxsize if isinstance(known, Operation) else int(known)
     high = bounds(known)[1]
     return int(high) if math.isfinite(high) else sys.maxsize
+
+
+def smallest(size: Any) -> int:
+    """Return a bound that a size is not less than in the declared ranges."""
+    known = value_of(size)
+    low = bounds(known)[0] if isinstance(known, Polynomial | Operation) else known
+    return int(low) if math.isfinite(low) else -sys.maxsize
 
 
 def is_true(condition: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from t2t.errors import UnsupportedArgumentError
 from t2t.sizes import apply_function, has_symbol, is_contiguous, is_symbolic
 from t2t.tracing.patches import patch
 from t2t.tracing.recorder import Recorder
@@ -125,11 +126,14 @@ def _linspace(recorder: Recorder, original: Any) -> Any:
             return original(start, end, steps, **kwargs)
         # torch's own formula, which counts from both ends; PyTorch's operator takes plain steps.
         dtype = kwargs.pop("dtype", None) or torch.get_default_dtype()
+        if not dtype.is_floating_point:
+            text = f"linspace of {dtype} with dynamic steps, which rounds each element in float64"
+            raise recorder.located(UnsupportedArgumentError(text))
         index = torch.arange(steps, dtype=dtype, **kwargs)
         width = (end - start) / torch.sym_max(steps - 1, 1)
-        return torch.where(
-            index < steps // 2, start + width * index, end - width * ((steps - 1) - index)
-        )
+        # One step is the start.
+        first = index < torch.sym_max(steps // 2, 1)
+        return torch.where(first, start + width * index, end - width * ((steps - 1) - index))
 
     return linspace
 
