@@ -16,7 +16,13 @@ import torch.nn.functional as F
 from torch import einsum, matmul, nn
 
 import t2t
-from t2t.errors import ConversionError, GuardError, ShapeError, ShapeWarning
+from t2t.errors import (
+    ConversionError,
+    GuardError,
+    ShapeError,
+    ShapeWarning,
+    UnsupportedArgumentError,
+)
 from t2t.io import Signature, TensorSpec
 from t2t.lowering import Conversion, to_network
 from t2t.reference import capture
@@ -741,6 +747,68 @@ EMPTY: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_a_size_may_be_zero_where_it_is_declared_so(name: str) -> None:
     runs = [[torch.randn(size, 3, 4)] for size in (2, 0, 5)]
     compared(EMPTY[name], runs, dynamic_shapes=[{0: (0, 8)}])
+
+
+# At the smallest of their sizes these take another way than at all others.
+SMALLEST: dict[str, Callable[[torch.Tensor], Any]] = {
+    "linspace-of-one": lambda x: x * torch.linspace(2, 5, x.shape[0]).view(-1, 1),
+    "always-one": lambda x: x[: x.shape[0] - x.shape[0] // 3][:1].expand(x.shape),
+    "always-one-of-more": lambda x: x.narrow(0, 0, 1 + x.shape[0] // 9)[:1].expand(9, 4) + x[:1],
+    "without-rows": lambda x: F.pad(x[1:], (0, x.shape[0] % 2)).unflatten(-1, (-1, 1)),
+    "without-columns": lambda x: x[:, x.shape[0] // 8 * 4 :].flatten().view(x.shape[0], -1, 1),
+    "sum-of-nothing": lambda x: torch.einsum("ij,ij->i", x[1:], x[1:]).unsqueeze(-1) + x[1:],
+}
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_the_smallest_size_is_none_of_the_usual(name: str) -> None:
+    runs = [[torch.randn(size, 4)] for size in (3, 1, 2, 7)]
+    compared(SMALLEST[name], runs, dynamic_shapes=[{0: (1, 7)}])
+
+
+# PyTorch refuses these when they are too small; each with the least size that it takes.
+TOO_SMALL: dict[str, tuple[Callable[[torch.Tensor], Any], int]] = {
+    "max": (lambda x: x[1:].max(0).values, 2),
+    "min": (lambda x: x[1:].min(0).indices, 2),
+    "max-of-all": (lambda x: x[1:].max(), 2),
+    "amax": (lambda x: x[1:].amax(0), 2),
+    "argmax": (lambda x: x[1:].argmax(), 2),
+    "median": (lambda x: x[1:].median(0).values, 2),
+    "adaptive": (lambda x: F.adaptive_avg_pool1d(x[None, None, 1:], 2), 2),
+    "instance-norm": (lambda x: F.instance_norm(x[None, None, 1:]), 3),
+    "resized": (lambda x: F.interpolate(x[None, None, 1:], scale_factor=0.5), 3),
+    "pooled": (lambda x: F.max_pool1d(x[None, None, 1:], 2), 3),
+    "convolved": (lambda x: F.conv1d(x[None, None, 1:], torch.ones(1, 1, 3)), 4),
+    "indexed": (lambda x: x[1:][0], 2),
+}
+
+
+@pytest.mark.parametrize("name", TOO_SMALL)
+def test_sizes_that_pytorch_refuses_are_refused(name: str) -> None:
+    function, least = TOO_SMALL[name]
+    x = torch.linspace(-1, 1, 8)
+    with pytest.raises((RuntimeError, IndexError, ValueError)):
+        function(x[: least - 1])
+    assert "dimension 0" in refusal(function, [x], dynamic_shapes=[{0: (least - 1, 9)}])
+    compared(function, [[x], [x[:least]], [x[1:]]], dynamic_shapes=[{0: (least, 9)}])
+
+
+def test_an_image_cannot_be_resized_to_nothing() -> None:
+    x = torch.randn(1, 2, 8)
+    message = refusal(
+        lambda x: F.interpolate(x, scale_factor=0.5), [x], dynamic_shapes=[{2: (1, 9)}]
+    )
+    assert "min=2" in message
+    runs = [[torch.randn(1, 2, size)] for size in (8, 2, 3, 9)]
+    compared(lambda x: F.interpolate(x, scale_factor=0.5), runs, dynamic_shapes=[{2: (2, 9)}])
+
+
+def test_integers_of_a_dynamic_linspace_are_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.linspace(0, 9, x.shape[0], dtype=torch.int64).view(-1, 1)
+
+    with pytest.raises(UnsupportedArgumentError, match=r"linspace of torch.int64 .*test_dynamic"):
+        to_network(function, [X[0]], dynamic_shapes=[{0: (1, 7)}])
 
 
 def test_no_size_can_be_inferred_without_elements() -> None:

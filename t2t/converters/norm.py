@@ -15,7 +15,6 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
-from t2t.sizes import static_size
 
 __all__ = [
     "group_norm",
@@ -43,8 +42,12 @@ def _instance_norm_output(
     # With both, it writes the running statistics, which only operators do in a way that is seen.
     if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
         return NotImplemented
-    several = any(static_size(size) != 1 for size in input.shape[2:])
-    return like(input) if several or not use_input_stats else NotImplemented
+    if use_input_stats:
+        torch._check(
+            math.prod(input.shape[2:]) != 1,
+            lambda: "instance_norm: of one element per channel there is no variance",
+        )
+    return like(input)
 
 
 # The function, for PyTorch makes a batch norm of it, of as many channels as samples have together.
@@ -79,7 +82,10 @@ def _instance_norm_operator_output(
     cudnn_enabled: bool,
 ) -> Any:
     del momentum, eps, cudnn_enabled
-    return _instance_norm_output(input, running_mean, running_var, weight, bias, use_input_stats)
+    given = running_mean is not None and running_var is not None
+    if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
+        return NotImplemented
+    return like(input)
 
 
 # What the function above calls, and models that have it from elsewhere. PyTorch 2.8 writes running

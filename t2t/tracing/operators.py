@@ -167,15 +167,37 @@ def _decide_squeeze(self: torch.Tensor, dim: Any = None) -> None:
             bool(size == 1)
 
 
-DECISIONS: dict[OpOverload, Callable[..., None]] = dict.fromkeys(
-    (
-        torch.ops.aten.squeeze.default,
-        torch.ops.aten.squeeze.dim,
-        torch.ops.aten.squeeze.dims,
-        torch.ops.aten.squeeze_.default,
-        torch.ops.aten.squeeze_.dim,
-        torch.ops.aten.squeeze_.dims,
+def _require_elements(self: torch.Tensor, dim: Any = None, *_args: Any) -> None:
+    """Let a guard say that there is an extreme; torch asks for it when it has the data."""
+    sizes = self.shape if type(dim) is not int else self.shape[dim : dim + 1 or None]
+    for size in sizes:
+        torch._check(size != 0, lambda: "the reduction of no elements has no result")
+
+
+def _require_image(self: torch.Tensor, *_args: Any) -> None:
+    """Let a guard say that there is an image to pool; torch asks for it when it has the data."""
+    for size in self.shape[1:]:
+        torch._check(size != 0, lambda: "adaptive pooling of no elements")
+
+
+_aten = torch.ops.aten
+DECISIONS: dict[OpOverload, Callable[..., None]] = {
+    **dict.fromkeys(
+        (
+            _aten.squeeze.default,
+            _aten.squeeze.dim,
+            _aten.squeeze.dims,
+            _aten.squeeze_.default,
+            _aten.squeeze_.dim,
+            _aten.squeeze_.dims,
+        ),
+        _decide_squeeze,
     ),
-    _decide_squeeze,
-)
+    **dict.fromkeys(
+        (_aten.max.default, _aten.max.dim, _aten.min.default, _aten.min.dim), _require_elements
+    ),
+    **dict.fromkeys(
+        (_aten._adaptive_avg_pool2d.default, _aten._adaptive_avg_pool3d.default), _require_image
+    ),
+}
 """What must be decided about dynamic sizes before an operator runs."""
