@@ -160,7 +160,7 @@ INSTANCE = [
     ),
     OpCase(
         "instance-dynamic", filled(nn.InstanceNorm2d(3, affine=True)), [IMAGE],
-        dynamic=[{0: (1, 4), 2: (1, 9), 3: (1, 9)}], shapes=[(3, 3, 7, 2)], layers=3,
+        dynamic=[{0: (1, 4), 2: (1, 9), 3: (2, 9)}], shapes=[(3, 3, 7, 2)], layers=3,
     ),
     OpCase("instance-captured", lambda x: INSTANCE_CAPTURED(x, weight=WEIGHT), [IMAGE]),
     *(
