@@ -202,12 +202,7 @@ def _at_most(net: Network, x: NetworkTensor, bound: TensorLike) -> NetworkTensor
     )
 
 
-def _prelu_output(self: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    del weight
-    return torch.empty_like(self)
-
-
-@converter("aten::_prelu_kernel", meta=_prelu_output)
+@converter("aten::_prelu_kernel")
 def prelu(net: Network, self: torch.Tensor, weight: torch.Tensor) -> NetworkTensor:
     """Convert x where positive, ``weight * x`` elsewhere; the weight broadcasts, or is traced."""
     return net.add_parametric_relu(self, weight)

@@ -53,11 +53,7 @@ def batch_norm(
     return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
 
 
-def _eval_output(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor, ...]:
-    return torch.empty_like(input), input.new_empty(0), input.new_empty(0)
-
-
-@converter("aten::_native_batch_norm_legit_no_training", meta=_eval_output)
+@converter("aten::_native_batch_norm_legit_no_training")
 def batch_norm_eval(
     net: Network,
     input: torch.Tensor,

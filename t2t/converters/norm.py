@@ -110,22 +110,7 @@ def instance_norm_operator(
     )
 
 
-def _group_norm_output(
-    input: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    N: Any,  # noqa: N803  torch's name
-    C: Any,  # noqa: N803  torch's name
-    HxW: Any,  # noqa: N803  torch's name
-    group: int,
-    eps: float,
-) -> tuple[torch.Tensor, ...]:
-    del weight, bias, C, HxW, eps
-    statistics = input.new_empty((N, group))
-    return torch.empty_like(input), statistics, torch.empty_like(statistics)
-
-
-@converter("aten::native_group_norm", precision="sensitive", meta=_group_norm_output)
+@converter("aten::native_group_norm", precision="sensitive")
 def group_norm(
     net: Network,
     input: torch.Tensor,

@@ -58,7 +58,7 @@ def copy(
     return net.expand(_as(net, src, self.dtype), net.output.shape)
 
 
-@converter("aten::fill", meta=_like_first)
+@converter("aten::fill")
 def fill(net: Network, self: torch.Tensor, value: Any) -> NetworkTensor:
     """Convert to the value, cast and repeated as the target is."""
     return net.expand(_as(net, value, self.dtype), net.output.shape)
