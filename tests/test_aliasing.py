@@ -161,6 +161,13 @@ def turned(x: torch.Tensor) -> Any:
     return x, row, flat
 
 
+def turned_by_two_names(x: torch.Tensor) -> Any:
+    y = x * 1
+    same = y.float()
+    y.t_()
+    return y, same
+
+
 def cast_on_write(x: torch.Tensor) -> Any:
     ints = torch.zeros(2, 3, dtype=torch.int32)
     ints.copy_(x)
@@ -416,6 +423,7 @@ CASES = [
         "dynamic-source-written", reshaped_then_written, [(2, 3, 4)],
         dynamic=[{0: (1, 4), 1: (1, 5)}], raises="at some sizes",
     ),
+    OpCase("turned-by-two-names", turned_by_two_names, [X], raises="two names"),
     OpCase("expanded", lambda x: x.expand(2, 3).add_(1), [(1, 3)], raises="share memory"),
     OpCase("overlapping", lambda x: x.unfold(1, 2, 1).mul_(2), [X], raises="share memory"),
     OpCase("out-of-other-shape", lambda x: torch.add(x, 1, out=torch.empty(0)), [X], raises="out="),

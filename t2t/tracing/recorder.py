@@ -78,6 +78,8 @@ class Recorder:
         self.state_errors: list[T2TError] = []
         """What is raised at the end: writes to tensors that outlive the forward pass."""
         self._cast: Cast | None = None
+        # Tensors, kept by `memory`, that are one to the model: casts that did nothing.
+        self._same: set[int] = set()
         self._thread = threading.get_ident()
         self._perform = perform
 
@@ -227,9 +229,11 @@ class Recorder:
             return self.constants.cast(x, cast)
         self._cast = cast
         try:
-            return aten.alias.default(x)  # type: ignore[no-any-return]
+            alias: torch.Tensor = aten.alias.default(x)
         finally:
             self._cast = None
+        self._same |= {id(x), id(alias)}
+        return alias
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute the fake result of a call."""
@@ -429,6 +433,12 @@ class Recorder:
             kwargs: their keyword arguments.
         """
         target = args[0]
+        if id(target) in self._same:
+            text = (
+                f"{operator_info(operator).name} changes the shape of a tensor in place that a "
+                "cast returned as it was, so that it has two names; use the form that does not"
+            )
+            raise self.located(UnsupportedOperatorError(text))
         entry = self.memory[target]
         value = self.value(target)
         old, fake = entry.fake, target
