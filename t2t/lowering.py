@@ -44,7 +44,7 @@ from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
-from t2t.tracing.graph import Call
+from t2t.tracing.graph import Call, with_bodies
 
 __all__ = [
     "Conversion",
@@ -272,8 +272,8 @@ class Traced:
         return {**dict(zip(self.output_names, self.graph.output[0], strict=True)), **state}
 
     def calls(self) -> list[Call]:
-        """Return the calls that the outputs depend on, in program order."""
-        return self.graph.used_calls(list(self.outputs.values()))
+        """Return the calls that the outputs depend on, in program order, also those in loops."""
+        return [*with_bodies(self.graph.used_calls(list(self.outputs.values())))]
 
     def check_fp32_ops(self, operators: Sequence[str]) -> None:
         """Raise OptionError for names of operators that the module does not call."""

@@ -31,7 +31,11 @@ try:
         unset_fake_temporarily,
     )
     from torch.utils import _pytree as pytree
-    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+    from torch.utils._python_dispatch import (
+        TorchDispatchMode,
+        is_traceable_wrapper_subclass,
+    )
+    from torch.utils._python_dispatch import _disable_current_modes as no_modes
 
     # What nn.LSTM and its like call, and torch.nn.functional.interpolate.
     rnn_functions = torch._VF
@@ -95,6 +99,7 @@ __all__ = [
     "is_functorch_wrapped",
     "is_traceable_wrapper_subclass",
     "nn_functions",
+    "no_modes",
     "no_torch_function",
     "one_kind_of_kernels",
     "overload_name",

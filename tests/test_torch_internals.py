@@ -54,6 +54,16 @@ def FakeTensorMode_() -> None:
 
 
 @check
+def no_modes() -> None:
+    with Seen() as seen:
+        with internals.no_modes():
+            torch.ones(2).sin()
+        assert not seen.operators
+        torch.ones(2)
+    assert seen.operators
+
+
+@check
 def tensor_at() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int64):
         x = torch.tensor([[1, 0, 1], [0, 0, 1]]).to(dtype)
