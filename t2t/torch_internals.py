@@ -12,7 +12,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from torch.utils._sympy.value_ranges import ValueRanges
 
 # They import sympy, which only a trace with dynamic sizes needs.
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 _SLOW = {
     "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
     "SymNode": "torch.fx.experimental.sym_node",
@@ -89,6 +91,7 @@ __all__ = [
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "ValueRanges",
+    "constant_when_compiled",
     "decomposition_tables",
     "enable_python_dispatcher",
     "flex_attention_in_plain_operators",
@@ -142,6 +145,15 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _show(operator: HigherOrderOperator, mode: Any, *args: Any, **kwargs: Any) -> Any:
     return mode.__torch_dispatch__(operator, (), args, kwargs)
+
+
+def constant_when_compiled(function: _F) -> _F:
+    """Let torch.compile call a function, instead of looking into it, and keep what it returns.
+
+    As torch.compiler.assume_constant_result, but without an import of the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def schema_of(operator: OpOverload) -> Any:

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import t2t
+from t2t.errors import OptionError, UnsupportedOperatorError
 from t2t.lowering import to_network
 from t2t.precision import Policy
 from t2t.reference import capture
@@ -633,7 +634,7 @@ class Beside(Recurrent):
 @pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
 def test_a_loop_stays_in_pytorch_with_its_module() -> None:
     model, x = Beside().eval(), torch.rand(5, 3, 4)
-    with pytest.raises(t2t.UnsupportedOperatorError, match=r"torch.scan: .*pinv.* in forward"):
+    with pytest.raises(UnsupportedOperatorError, match=r"torch.scan: .*pinv.* in forward"):
         t2t.convert(model, [x])
     partial = t2t.convert(model, [x], partial=True)
     assert [part.name for part in partial.parts if part.in_engine] == ["before"]
@@ -661,7 +662,7 @@ def test_a_loop_is_one_call_where_a_model_is_cut() -> None:
 def test_options_reach_into_loops() -> None:
     model, x = Recurrent().eval(), torch.rand(5, 3, 4)
     assert t2t.convert(model, [x], fp16=True, fp32_ops=["aten::tanh"]).precision == "fp16"
-    with pytest.raises(t2t.OptionError, match="the module does not call 'aten::erf'"):
+    with pytest.raises(OptionError, match="the module does not call 'aten::erf'"):
         t2t.convert(model, [x], fp16=True, fp32_ops=["aten::erf"])
     kept = t2t.convert(model, [x], fp16=True, fp32_modules=["across", "inside"])
     torch.testing.assert_close(kept(x)[1], model(x)[1], rtol=1e-5, atol=1e-6)

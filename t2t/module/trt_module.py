@@ -28,7 +28,7 @@ from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.plans import PlanData
-from t2t.torch_internals import FakeTensor
+from t2t.torch_internals import FakeTensor, constant_when_compiled, no_modes
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule"]
 
@@ -196,8 +196,8 @@ class TRTModule(torch.nn.Module):
             ShapeError: an input is not what the module was converted for.
             EngineError: the engine cannot run here and there is no program, or TensorRT fails.
         """
-        if torch.compiler.is_exporting():
-            raise EngineError(_OPAQUE.format(what="torch.export"))
+        if torch.compiler.is_compiling():
+            return self._in_program(args, kwargs)
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise EngineError(_OPAQUE.format(what="torch.jit.trace"))
         converted = self._filled()
@@ -207,6 +207,40 @@ class TRTModule(torch.nn.Module):
             return signature.result(self._run_and_keep(converted, tensors))
         signature.check(tensors)
         return signature.result(self._run(converted, tensors))
+
+    def _in_program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Stand in a program of torch.export or torch.compile as one operator."""
+        signature = self.signature
+        if signature.state:
+            raise EngineError(
+                f"the module keeps state between calls ({', '.join(signature.state)}), which a "
+                "program of torch.export or torch.compile does not; call it outside of these"
+            )
+        text, *entries = self._constants()
+        results = torch.ops.t2t.run_engine(signature.bind(args, kwargs), entries, text)
+        return signature.result(dict(zip(self.output_names, results, strict=True)))
+
+    @constant_when_compiled
+    def _constants(self) -> list[Any]:
+        """Return the operator's other arguments, and compute what only `bind` would otherwise."""
+        converted = self._filled()
+        _ = converted.signature._only_tensors, converted.signature._arguments
+        with no_modes():
+            return [converted.signature_text, *converted.to_tensors()]
+
+    @classmethod
+    def from_converted(cls, converted: Converted) -> TRTModule:
+        """Make a module of its parts, which are shared."""
+        module = cls()
+        module._fill(converted)
+        return module
+
+    def run_flat(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the network's outputs, in order, for its inputs."""
+        converted = self._filled()
+        converted.signature.check(inputs)
+        results = self._run(converted, inputs)
+        return [results[name] for name in self.output_names]
 
     @property
     def signature(self) -> Signature:
@@ -496,7 +530,7 @@ class TRTModule(torch.nn.Module):
                 both = sorted({str(device), str(tensor.device)})
                 raise ShapeError(f"the inputs are on several devices: {both}")
             if isinstance(tensor, FakeTensor):
-                raise EngineError(_OPAQUE.format(what="a tracer (torch.export, t2t.convert)"))
+                raise EngineError(_OPAQUE.format(what="a trace (t2t.convert)"))
             named[spec.name] = tensor
         if converted.partition is None:
             return self._run_network(converted, named, device)
