@@ -38,6 +38,7 @@ from t2t.quantization.plan import Plan, Wanted, planned
 from t2t.quantization.scales import Quantization
 from t2t.sizes import expression, static_size
 from t2t.sizes.declared import InputShape
+from t2t.sizes.expressions import symbols_of
 from t2t.sizes.notation import text
 from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Recorder, Value, emit, trace
@@ -466,8 +467,11 @@ def output_spec(
         return TensorSpec(name, dtype, shape)
     sizes = [expression(size) for size in x.shape]
     low, high = zip(*(span(size, graph.boxes) for size in sizes), strict=True)
-    pairs = zip(sizes, shape, strict=True)
-    names = tuple(text(size) if plain == -1 else "" for size, plain in pairs)
+    placed = [all(graph.dimensions[s].places for s in symbols_of(size)) for size in sizes]
+    names = tuple(
+        text(size) if plain == -1 and is_placed else ""
+        for size, plain, is_placed in zip(sizes, shape, placed, strict=True)
+    )
     return TensorSpec(name, dtype, shape, low, None, high, names)
 
 
