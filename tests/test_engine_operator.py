@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.export import Dim
 import t2t
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.module import run_engine
+from t2t.module.engine_operator import _loaded
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning"),
@@ -231,14 +234,32 @@ def test_results_are_no_views_of_inputs() -> None:
 
 
 def test_an_engine_lives_as_long_as_its_program(converted: t2t.TRTModule) -> None:
-    from t2t.module.engine_operator import _modules
-
-    before = len(_modules)
+    before = len(_loaded)
     entries = [x.clone() for x in converted._filled().to_tensors()]
     run_engine([X], entries, converted._filled().signature_text)
-    assert len(_modules) == before + 1
+    assert len(_loaded) == before + 1
     del entries
-    assert len(_modules) == before
+    assert len(_loaded) == before
+
+
+def test_a_module_and_its_program_share_an_engine(converted: t2t.TRTModule) -> None:
+    fresh = copy.deepcopy(converted)
+    program = torch.export.export(fresh, (X,)).module()
+    fresh.last_run = None
+    check(program(X), MODEL(X))
+    assert fresh.last_run is not None
+    fresh.require_engine = True
+    with pytest.raises(EngineError, match="forbidden by require_engine"):
+        program(X)
+    # The program goes on as it was, with another checkpoint in the module and without it.
+    other = t2t.convert(Several().eval(), [X])
+    fresh.load_state_dict(other.state_dict())
+    check(program(Y), MODEL(Y))
+    alive = weakref.ref(fresh)
+    del fresh
+    gc.collect()
+    assert alive() is None
+    check(program(Y), MODEL(Y))
 
 
 def test_state_is_refused() -> None:

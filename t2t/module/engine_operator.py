@@ -21,12 +21,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from t2t.errors import CheckpointError, ShapeError
 from t2t.io import Signature
 from t2t.module.checkpoint import Converted
-from t2t.module.trt_module import TRTModule
+from t2t.module.trt_module import TRTModule, callers
 
 __all__ = ["run_engine"]
 
 # Weak, and of the process: who holds a program holds its constants, and these hold the engine.
-_modules: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_loaded: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 @torch.library.custom_op("t2t::run_engine", mutates_args=())
@@ -57,11 +57,16 @@ def run_engine(inputs: Sequence[Tensor], entries: Sequence[Tensor], signature: s
 def _module(entries: Sequence[Tensor]) -> TRTModule:
     if not entries:
         raise CheckpointError("the program holds no engine")
-    if entries[0] not in _modules:
+    first = entries[0]
+    if first in callers:
+        module: TRTModule | None = callers[first]()
+        # Another checkpoint may have been loaded into it since.
+        if module is not None and module._filled().to_tensors()[0] is first:
+            return module
+    if first not in _loaded:
         converted = Converted.from_tensors([x.cpu() for x in entries])
-        _modules[entries[0]] = TRTModule.from_converted(converted)
-    module: TRTModule = _modules[entries[0]]
-    return module
+        _loaded[first] = TRTModule.from_converted(converted)
+    return _loaded[first]  # type: ignore[no-any-return]
 
 
 @run_engine.register_fake

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
@@ -40,6 +42,10 @@ _OPAQUE = (
     "there. This one is saved by model_trt.save(path) and read by t2t.load(path); "
     "model_trt.save_engine(path) writes the engine for C++"
 )
+
+
+callers: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""The modules that stand in programs of this process, by the first entry that these hold."""
 
 
 class ReferenceExecutionWarning(UserWarning):
@@ -226,7 +232,9 @@ class TRTModule(torch.nn.Module):
         converted = self._filled()
         _ = converted.signature._only_tensors, converted.signature._arguments
         with no_modes():
-            return [converted.signature_text, *converted.to_tensors()]
+            entries = converted.to_tensors()
+        callers[entries[0]] = weakref.ref(self)
+        return [converted.signature_text, *entries]
 
     @classmethod
     def from_converted(cls, converted: Converted) -> TRTModule:
