@@ -29,7 +29,10 @@ __all__ = ["run_engine"]
 _loaded: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-@torch.library.custom_op("t2t::run_engine", mutates_args=())
+_SCHEMA = "(Tensor[] inputs, Tensor[] entries, str signature) -> Tensor[]"
+
+
+@torch.library.custom_op("t2t::run_engine", mutates_args=(), schema=_SCHEMA)
 def run_engine(inputs: Sequence[Tensor], entries: Sequence[Tensor], signature: str) -> list[Tensor]:
     """Run a converted module.
 
@@ -47,11 +50,14 @@ def run_engine(inputs: Sequence[Tensor], entries: Sequence[Tensor], signature: s
         EngineError: the engine does not run here, and there is no program.
     """
     module = _module(entries)
-    if module._filled().signature_text != signature:
+    converted = module._filled()
+    if converted.signature_text != signature:
         raise CheckpointError("the program's engine is none of its signature: it was changed")
-    results = module.run_flat(list(inputs))
+    converted.signature.check(inputs)
+    results = module._run(converted, inputs)
+    outputs = [results[spec.name] for spec in converted.signature.outputs]
     # In PyTorch they may be views of the inputs, or of each other, which an operator's are not.
-    return [x.clone() for x in results] if module.last_run and module.last_run[1] else results
+    return [x.clone() for x in outputs] if module.last_run and module.last_run[1] else outputs
 
 
 def _module(entries: Sequence[Tensor]) -> TRTModule:
@@ -64,8 +70,9 @@ def _module(entries: Sequence[Tensor]) -> TRTModule:
         if module is not None and module._filled().to_tensors()[0] is first:
             return module
     if first not in _loaded:
-        converted = Converted.from_tensors([x.cpu() for x in entries])
-        _loaded[first] = TRTModule.from_converted(converted)
+        made = TRTModule()
+        made._fill(Converted.from_tensors([x.cpu() for x in entries]))
+        _loaded[first] = made
     return _loaded[first]  # type: ignore[no-any-return]
 
 

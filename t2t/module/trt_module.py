@@ -236,20 +236,6 @@ class TRTModule(torch.nn.Module):
         callers[entries[0]] = weakref.ref(self)
         return [converted.signature_text, *entries]
 
-    @classmethod
-    def from_converted(cls, converted: Converted) -> TRTModule:
-        """Make a module of its parts, which are shared."""
-        module = cls()
-        module._fill(converted)
-        return module
-
-    def run_flat(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the network's outputs, in order, for its inputs."""
-        converted = self._filled()
-        converted.signature.check(inputs)
-        results = self._run(converted, inputs)
-        return [results[name] for name in self.output_names]
-
     @property
     def signature(self) -> Signature:
         """Names, dtypes, shapes and structure of inputs and outputs."""
