@@ -39,8 +39,9 @@ __all__ = ["ReferenceExecutionWarning", "TRTModule"]
 _CALLER = 6
 _OPAQUE = (
     "a converted module is an engine, which {what} cannot look into; use the original module "
-    "there. This one is saved by model_trt.save(path) and read by t2t.load(path); "
-    "model_trt.save_engine(path) writes the engine for C++"
+    "there. torch.export and torch.compile take this one as an operator; it is saved by "
+    "model_trt.save(path) and read by t2t.load(path); model_trt.save_engine(path) writes the "
+    "engine for C++"
 )
 
 
