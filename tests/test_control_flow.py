@@ -530,6 +530,10 @@ REFUSED = [
     ),
     OpCase("cond-shapes", lambda x: torch.cond(x.sum() > 0, lambda x: x[:1], lambda x: x, (x,)),
            [(3, 4)], raises=r"one branch returns torch.float32 \(1, 4\), the other"),
+    OpCase("cond-numbers", lambda x: torch.cond(x.sum() > 0, lambda: (x, 1), lambda: (x, 2)),
+           [(3, 4)], raises="one branch returns 1, the other 2"),
+    OpCase("cond-number", lambda x: torch.cond(x.sum() > 0, lambda: 1, lambda: x),
+           [(3, 4)], raises="one branch returns 1, the other torch.float32"),
     OpCase("cond-types", lambda x: torch.cond(x.sum() > 0, lambda x: x.int(), lambda x: x, (x,)),
            [(3, 4)], raises=r"one branch returns torch.int32 \(3, 4\), the other"),
 ]  # fmt: skip

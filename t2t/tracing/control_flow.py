@@ -67,14 +67,10 @@ def cond(
     if structures[0] != structures[1]:
         raise UnsupportedOperatorError("torch.cond: its branches return other structures")
     for a, b in zip(*results, strict=True):
-        if not isinstance(a, torch.Tensor) and a != b:
+        if _kind(a) != _kind(b):
             raise UnsupportedOperatorError(
-                f"torch.cond: a number that differs between the branches ({a} and {b}); return a "
-                "tensor"
-            )
-        if isinstance(a, torch.Tensor) and _kind(a) != _kind(b):
-            raise UnsupportedOperatorError(
-                f"torch.cond: one branch returns {_text(a)}, the other {_text(b)}"
+                f"torch.cond: one branch returns {_text(a)}, the other {_text(b)}; return tensors "
+                "of one type and shape"
             )
     tensors = [[x for x in leaves if isinstance(x, torch.Tensor)] for leaves in results]
     if _is_worthwhile(branches):
@@ -319,16 +315,16 @@ def _check_carried(name: str, before: Sequence[torch.Tensor], after: Sequence[An
             f"torch.{name}: it carries {len(before)} tensors, and a step returns {len(after)}"
         )
     for place, (x, y) in enumerate(zip(before, after, strict=True)):
-        if not isinstance(y, torch.Tensor) or _kind(x) != _kind(y):
+        if _kind(x) != _kind(y):
             raise UnsupportedOperatorError(
                 f"torch.{name}: what it carries at place {place} is {_text(x)} before a step, and "
                 f"{_text(y)} after it; a loop carries tensors whose type and shape stay the same"
             )
 
 
-def _kind(x: torch.Tensor) -> tuple[Any, ...]:
+def _kind(x: Any) -> Any:
     """Return type and sizes, symbolic ones as expressions: to compare these decides nothing."""
-    return x.dtype, *map(expression, x.shape)
+    return (x.dtype, *map(expression, x.shape)) if isinstance(x, torch.Tensor) else x
 
 
 def _text(x: Any) -> str:
