@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 from t2t.version import __version__ as __version__
@@ -95,6 +96,11 @@ _HOMES = {
 
 # Messages go where the application sends them, and nowhere by default.
 logging.getLogger("t2t").addHandler(logging.NullHandler())
+
+
+# In programs of torch.export a converted module is an operator, which PyTorch looks up by its name.
+if "torch" in sys.modules:
+    importlib.import_module("t2t.module.engine_operator")
 
 
 def __getattr__(name: str) -> Any:

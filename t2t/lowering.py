@@ -44,7 +44,7 @@ from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
-from t2t.tracing.graph import Call
+from t2t.tracing.graph import Call, with_bodies
 
 __all__ = [
     "Conversion",
@@ -272,8 +272,8 @@ class Traced:
         return {**dict(zip(self.output_names, self.graph.output[0], strict=True)), **state}
 
     def calls(self) -> list[Call]:
-        """Return the calls that the outputs depend on, in program order."""
-        return self.graph.used_calls(list(self.outputs.values()))
+        """Return the calls that the outputs depend on, in program order, also those in loops."""
+        return [*with_bodies(self.graph.used_calls(list(self.outputs.values())))]
 
     def check_fp32_ops(self, operators: Sequence[str]) -> None:
         """Raise OptionError for names of operators that the module does not call."""
@@ -467,10 +467,10 @@ def output_spec(
         return TensorSpec(name, dtype, shape)
     sizes = [expression(size) for size in x.shape]
     low, high = zip(*(span(size, graph.boxes) for size in sizes), strict=True)
-    named = [all(graph.dimensions[s].named for s in symbols_of(size)) for size in sizes]
+    placed = [all(graph.dimensions[s].places for s in symbols_of(size)) for size in sizes]
     names = tuple(
-        text(size) if plain == -1 and is_named else ""
-        for size, plain, is_named in zip(sizes, shape, named, strict=True)
+        text(size) if plain == -1 and is_placed else ""
+        for size, plain, is_placed in zip(sizes, shape, placed, strict=True)
     )
     return TensorSpec(name, dtype, shape, low, None, high, names)
 

@@ -36,7 +36,7 @@ Data = Any
 # They read or write files.
 _FORBIDDEN = ("aten::from_file",)
 # What these take strings for are options; for others they may be names of files or of groups.
-_TAKE_STRINGS = ("aten", "prims", "torch_nn", "torchvision")
+_TAKE_STRINGS = ("aten", "prims", "t2t", "torch_nn", "torchvision")
 _NAMED = ("dtype", "layout", "memory_format")
 _PLAIN = (type(None), bool, int, float, str)
 

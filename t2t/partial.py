@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,7 +20,12 @@ from t2t.io import arguments, tree_leaves
 from t2t.isolation import preserved, storage_key
 from t2t.module import Part, PartialModule, ReferenceExecutionWarning, TRTModule, with_parts
 from t2t.recording import Recording
-from t2t.torch_internals import writes_counted
+from t2t.torch_internals import (
+    DispatchMode,
+    HigherOrderOperator,
+    no_modes,
+    writes_counted,
+)
 from t2t.verification import OutputReport
 from t2t.verification.metrics import RTOL, measure
 
@@ -270,7 +275,7 @@ class _Search:
 
     def _shares(self) -> dict[str, float]:
         """Return the share of all multiplications that each submodule makes, by PyTorch's count."""
-        with preserved(self._model), FlopCounterMode(display=False) as counter:
+        with preserved(self._model), FlopCounterMode(display=False) as counter, _Uncounted():  # type: ignore[no-untyped-call]
             self._run_model()
         counts = counter.get_flop_counts()
         total = sum(counts.get("Global", {}).values())
@@ -280,6 +285,17 @@ class _Search:
             for name, operators in counts.items()
             if total
         }
+
+
+class _Uncounted(DispatchMode):  # type: ignore[no-untyped-call]
+    """Hides loops from PyTorch's counter of multiplications, which refuses them."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        with no_modes() if isinstance(func, HigherOrderOperator) else nullcontext():
+            return func(*args, **(kwargs or {}))
 
 
 def _in_ranges(

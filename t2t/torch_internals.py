@@ -14,7 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -33,7 +33,11 @@ try:
         unset_fake_temporarily,
     )
     from torch.utils import _pytree as pytree
-    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+    from torch.utils._python_dispatch import (
+        TorchDispatchMode,
+        is_traceable_wrapper_subclass,
+    )
+    from torch.utils._python_dispatch import _disable_current_modes as no_modes
 
     # What nn.LSTM and its like call, and torch.nn.functional.interpolate.
     rnn_functions = torch._VF
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
     from torch.utils._sympy.value_ranges import ValueRanges
 
 # They import sympy, which only a trace with dynamic sizes needs.
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 _SLOW = {
     "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
     "SymNode": "torch.fx.experimental.sym_node",
@@ -87,6 +93,7 @@ __all__ = [
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "ValueRanges",
+    "constant_when_compiled",
     "decomposition_tables",
     "enable_python_dispatcher",
     "failures_unlogged",
@@ -98,6 +105,7 @@ __all__ = [
     "is_functorch_wrapped",
     "is_traceable_wrapper_subclass",
     "nn_functions",
+    "no_modes",
     "no_torch_function",
     "one_kind_of_kernels",
     "overload_name",
@@ -140,6 +148,15 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _show(operator: HigherOrderOperator, mode: Any, *args: Any, **kwargs: Any) -> Any:
     return mode.__torch_dispatch__(operator, (), args, kwargs)
+
+
+def constant_when_compiled(function: _F) -> _F:
+    """Let torch.compile call a function, instead of looking into it, and keep what it returns.
+
+    As torch.compiler.assume_constant_result, but without an import of the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def schema_of(operator: OpOverload) -> Any:

@@ -373,7 +373,6 @@ class Around(nn.Module):
     [
         (lambda m: torch.jit.script(m), "torch.jit.script"),
         (lambda m: torch.jit.trace(m, X), "torch.jit.trace"),
-        (lambda m: torch.export.export(m, (X,)), "torch.export"),
         (lambda m: t2t.convert(Around(m), [X]), "t2t.convert"),
     ],
 )

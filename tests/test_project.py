@@ -219,7 +219,7 @@ def test_the_index_page_has_no_links_to_files(metadata: email.message.Message) -
 
 def test_lazy_names_are_those_that_type_checkers_see() -> None:
     tree = ast.parse(_text("t2t/__init__.py"))
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    block = next(node for node in tree.body if isinstance(node, ast.If))  # if TYPE_CHECKING
     seen = {
         alias.name: node.module
         for node in block.body

@@ -55,6 +55,33 @@ def FakeTensorMode_() -> None:
 
 
 @check
+def no_modes() -> None:
+    with Seen() as seen:
+        with internals.no_modes():
+            torch.ones(2).sin()
+        assert not seen.operators
+        torch.ones(2)
+    assert seen.operators
+
+
+@check
+def constant_when_compiled() -> None:
+    class Holder(torch.nn.Module):
+        @internals.constant_when_compiled
+        def kept(self) -> list[object]:
+            return [Path(__file__).read_text()[:3], torch.ones(2)]  # no graph can hold that
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            text, y = self.kept()
+            return x + y * len(text)
+
+    x = torch.rand(2)
+    module = Holder()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), module(x))
+
+
+@check
 def tensor_at() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int64):
         x = torch.tensor([[1, 0, 1], [0, 0, 1]]).to(dtype)

@@ -151,7 +151,8 @@ class TensorSpec:
         min_shape: the smallest sizes; with max_shape, or not at all.
         opt_shape: the sizes to optimize for.
         max_shape: the largest sizes.
-        sizes: names of the sizes, such as ("batch", "", "21*h*w"); "" for one without a name.
+        sizes: what the sizes are, such as ("batch", "", "21*h*x.shape[1]"), in the names of
+            dimensions; "" for one without a name.
 
     Raises:
         ShapeError: the shapes do not fit together.
@@ -187,6 +188,8 @@ class TensorSpec:
         if self.shape[dim] != -1:
             return str(self.shape[dim])
         name = self.sizes[dim] if self.sizes else ""
+        if "[" in name:  # no name of the user's
+            name = ""
         if self.min_shape is None or self.max_shape is None:
             return name or "?"
         low, high = self.min_shape[dim], self.max_shape[dim]

@@ -2,6 +2,7 @@
 
 from t2t.module.bundle import read_entries
 from t2t.module.checkpoint import FORMAT, Converted
+from t2t.module.engine_operator import run_engine as run_engine
 from t2t.module.inspection import LayerTimes
 from t2t.module.partial_module import PartialModule, load, with_parts
 from t2t.module.parts import Part, Parts

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,9 +86,44 @@ class Converted:
     def __reduce__(self) -> tuple[Any, ...]:
         return Converted.from_state, (self.to_state(),)
 
+    @cached_property
+    def _tensors(self) -> list[torch.Tensor]:
+        entries = self.to_state()
+        tensors = {name: x for name, x in entries.items() if isinstance(x, torch.Tensor)}
+        texts = {name: x for name, x in entries.items() if isinstance(x, str)}
+        index = json.dumps({"texts": texts, "tensors": [*tensors]}).encode()
+        return [torch.frombuffer(bytearray(index), dtype=torch.uint8), *tensors.values()]
+
+    def to_tensors(self) -> list[torch.Tensor]:
+        """Return the entries of the checkpoint as tensors, always the same ones.
+
+        The first holds the texts, and the names of the others.
+        """
+        return list(self._tensors)
+
+    @classmethod
+    def from_tensors(cls, tensors: Sequence[torch.Tensor]) -> Converted:
+        """Read what `to_tensors` returned, checking everything.
+
+        Raises:
+            CheckpointError: as `from_state`.
+        """
+        try:
+            index = json.loads(tensors[0].numpy().tobytes())
+            entries = dict(zip(index["tensors"], tensors[1:], strict=True))
+            entries.update(index["texts"])
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the engine of the program is damaged: {error!r}") from error
+        return cls.from_state(entries)
+
     def to_state(self) -> dict[str, Entry]:
         """Return the entries of the checkpoint; no tensor is copied."""
         return dict(self._entries)
+
+    @cached_property
+    def signature_text(self) -> str:
+        """The signature as JSON."""
+        return json.dumps(self.signature.to_data())
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
@@ -28,7 +30,7 @@ from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.plans import PlanData
-from t2t.torch_internals import FakeTensor
+from t2t.torch_internals import FakeTensor, constant_when_compiled, no_modes
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule"]
 
@@ -37,9 +39,14 @@ __all__ = ["ReferenceExecutionWarning", "TRTModule"]
 _CALLER = 6
 _OPAQUE = (
     "a converted module is an engine, which {what} cannot look into; use the original module "
-    "there. This one is saved by model_trt.save(path) and read by t2t.load(path); "
-    "model_trt.save_engine(path) writes the engine for C++"
+    "there. torch.export and torch.compile take this one as an operator; it is saved by "
+    "model_trt.save(path) and read by t2t.load(path); model_trt.save_engine(path) writes the "
+    "engine for C++"
 )
+
+
+callers: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""The modules that stand in programs of this process, by the first entry that these hold."""
 
 
 class ReferenceExecutionWarning(UserWarning):
@@ -196,8 +203,8 @@ class TRTModule(torch.nn.Module):
             ShapeError: an input is not what the module was converted for.
             EngineError: the engine cannot run here and there is no program, or TensorRT fails.
         """
-        if torch.compiler.is_exporting():
-            raise EngineError(_OPAQUE.format(what="torch.export"))
+        if torch.compiler.is_compiling():
+            return self._in_program(args, kwargs)
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise EngineError(_OPAQUE.format(what="torch.jit.trace"))
         converted = self._filled()
@@ -207,6 +214,28 @@ class TRTModule(torch.nn.Module):
             return signature.result(self._run_and_keep(converted, tensors))
         signature.check(tensors)
         return signature.result(self._run(converted, tensors))
+
+    def _in_program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Stand in a program of torch.export or torch.compile as one operator."""
+        signature = self.signature
+        if signature.state:
+            raise EngineError(
+                f"the module keeps state between calls ({', '.join(signature.state)}), which a "
+                "program of torch.export or torch.compile does not; call it outside of these"
+            )
+        text, *entries = self._constants()
+        results = torch.ops.t2t.run_engine(signature.bind(args, kwargs), entries, text)
+        return signature.result(dict(zip(self.output_names, results, strict=True)))
+
+    @constant_when_compiled
+    def _constants(self) -> list[Any]:
+        """Return the operator's other arguments, and compute what only `bind` would otherwise."""
+        converted = self._filled()
+        _ = converted.signature._only_tensors, converted.signature._arguments
+        with no_modes():
+            entries = converted.to_tensors()
+        callers[entries[0]] = weakref.ref(self)
+        return [converted.signature_text, *entries]
 
     @property
     def signature(self) -> Signature:
@@ -496,7 +525,7 @@ class TRTModule(torch.nn.Module):
                 both = sorted({str(device), str(tensor.device)})
                 raise ShapeError(f"the inputs are on several devices: {both}")
             if isinstance(tensor, FakeTensor):
-                raise EngineError(_OPAQUE.format(what="a tracer (torch.export, t2t.convert)"))
+                raise EngineError(_OPAQUE.format(what="a trace (t2t.convert)"))
             named[spec.name] = tensor
         if converted.partition is None:
             return self._run_network(converted, named, device)

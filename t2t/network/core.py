@@ -37,6 +37,8 @@ _SUFFIXES = {
     "add_iterator": "/iterator",
     "add_recurrence": "/recurrence",
     "add_loop_output": "/loop_output",
+    "set_condition": "/condition",
+    "add_input": "/conditional_input",
     "add_quantize": "/quantize",
     "add_dequantize": "/dequantize",
 }
@@ -189,6 +191,22 @@ class NetworkCore:
         self._kinds[id(value)] = kind
         self._alive.append(value)
         self._note_sizes(value, tensor)
+
+    def bound(self, value: torch.Tensor) -> NetworkTensor:
+        """Return the network tensor that stands for a traced torch tensor, as it is."""
+        return self._values[id(value)]
+
+    @contextmanager
+    def standing_for(
+        self, values: Sequence[torch.Tensor], tensors: Sequence[NetworkTensor]
+    ) -> Iterator[None]:
+        """Let other network tensors stand for traced torch tensors inside a ``with`` block."""
+        before = {id(x): self._values[id(x)] for x in values}
+        self._values.update(zip(before, tensors, strict=True))
+        try:
+            yield
+        finally:
+            self._values.update(before)
 
     def _note_sizes(self, value: torch.Tensor, tensor: NetworkTensor) -> None:
         if has_symbol(tuple(value.shape)):

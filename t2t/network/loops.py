@@ -1,4 +1,4 @@
-"""Loops: layers that run once for each step of a sequence."""
+"""Loops and conditionals: layers that run once for each step, or for one value of a condition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t2t.errors import ConversionError
 from t2t.network.core import NetworkCore, NetworkTensor, TensorLike
 from t2t.network.tensors import shape
 
-__all__ = ["Loop", "Loops"]
+__all__ = ["Conditional", "Loop", "Loops"]
 
 
 class Loop:
@@ -32,15 +32,24 @@ class Loop:
     Args:
         net: the network that the loop belongs to.
         raw: the ILoop.
-        count: how many times the body runs: int32, 0-D.
+        count: how many times the body runs: int32, 0-D; None where `add_condition` says it.
     """
 
-    def __init__(self, net: NetworkCore, raw: Any, count: NetworkTensor) -> None:
+    def __init__(self, net: NetworkCore, raw: Any, count: NetworkTensor | None) -> None:
         self._net = net
         self._raw = raw
         self._count = count
         self._recurrences: dict[str, Any] = {}
-        net.add_to(raw, "add_trip_limit", count, trt.TripLimit.COUNT)
+        if count is not None:
+            net.add_to(raw, "add_trip_limit", count, trt.TripLimit.COUNT)
+
+    def add_condition(self, condition: TensorLike) -> None:
+        """Let the body run while a 0-D bool of the body is true, which is asked before each step.
+
+        The number of steps is known to nobody before, so that nothing can be concatenated.
+        """
+        tensor = self._net.tensor(condition)
+        self._net.add_to(self._raw, "add_trip_limit", tensor, trt.TripLimit.WHILE)
 
     def add_iterator(
         self, tensor: TensorLike, axis: int = 0, reverse: bool = False
@@ -104,14 +113,60 @@ class Loop:
         return self._net.result(layer)
 
 
-class Loops(NetworkCore):
-    """Adds loops."""
+class Conditional:
+    """An IIfConditional under construction; `Loops.add_conditional` makes it.
 
-    def add_loop(self, count: TensorLike) -> Loop:
-        """Add an ILoop whose body runs ``count`` times: a number, perhaps symbolic, or 0-D."""
+    Of the layers between `add_input` and `add_output`, those of one branch run::
+
+        conditional = net.add_conditional(x_is_large)
+        inside = conditional.add_input(x)
+        conditional.add_output(net.add_unary(inside, "EXP"), net.add_unary(inside, "NEG"))
+
+    Args:
+        net: the network that the conditional belongs to.
+        raw: the IIfConditional.
+    """
+
+    def __init__(self, net: NetworkCore, raw: Any) -> None:
+        self._net = net
+        self._raw = raw
+
+    def add_input(self, tensor: NetworkTensor) -> NetworkTensor:
+        """Add an IIfConditionalInputLayer: a tensor from outside as the branches read it."""
+        return self._net.result(self._net.add_to(self._raw, "add_input", tensor))
+
+    def add_output(self, then: NetworkTensor, otherwise: NetworkTensor) -> NetworkTensor:
+        """Add an IIfConditionalOutputLayer: the first where the condition is true, or the second.
+
+        Both have the same type and shape.
+        """
+        return self._net.result(self._net.add_to(self._raw, "add_output", then, otherwise))
+
+
+class Loops(NetworkCore):
+    """Adds loops and conditionals."""
+
+    def add_loop(self, count: TensorLike | None = None) -> Loop:
+        """Add an ILoop.
+
+        Args:
+            count: how often its body runs: a number, perhaps symbolic, or 0-D; None where
+                `Loop.add_condition` says it.
+        """
+        raw = self._add_construct("loop")
+        return Loop(self, raw, None if count is None else self.tensor(count, torch.int32))
+
+    def add_conditional(self, condition: TensorLike) -> Conditional:
+        """Add an IIfConditional on a 0-D bool."""
+        raw = self._add_construct("if_conditional")
+        self.add_to(raw, "set_condition", self.tensor(condition))
+        return Conditional(self, raw)
+
+    def _add_construct(self, kind: str) -> Any:
+        """Add what is no layer, but has layers of its own."""
         backend.forget_errors()
-        raw = self.raw.add_loop()
+        raw = getattr(self.raw, f"add_{kind}")()
         if raw is None:
-            raise ConversionError(f"TensorRT refuses add_loop: {backend.error_text()}")
-        raw.name = self.unique_name(f"{self._operation.path}/loop")
-        return Loop(self, raw, self.tensor(count, torch.int32))
+            raise ConversionError(f"TensorRT refuses add_{kind}: {backend.error_text()}")
+        raw.name = self.unique_name(f"{self._operation.path}/{kind}")
+        return raw

@@ -34,7 +34,7 @@ from t2t.sizes.terms import Symbol
 from t2t.torch_internals import OpOverload
 from t2t.tracing import Call, Graph, Value, emit
 from t2t.tracing.emit import describe, gaps, located
-from t2t.tracing.graph import tree_leaves
+from t2t.tracing.graph import tree_leaves, with_bodies
 from t2t.tracing.operators import draws_random, operator_info
 
 __all__ = ["Wishes", "partitioned"]
@@ -71,7 +71,7 @@ class Wishes:
 
     def reason(self, call: Call) -> str:
         """Return why a call stays in PyTorch, if that is wished."""
-        names = {call.name, *call.formulas}
+        names = {name for part in with_bodies([call]) for name in (part.name, *part.formulas)}
         if self.operators:
             with suppress(ConversionError):
                 names |= {operator_info(operator).name for operator, *_ in operators_of(call)}
@@ -504,7 +504,9 @@ def _symbols(block: _Block) -> set[Symbol]:
 
 def _symbols_of_call(call: Call) -> set[Symbol]:
     inputs = [value.tensor for value in call.inputs()]
-    return _symbols_in(call.args, call.kwargs, call.output, inputs)
+    return _symbols_in(
+        inputs, *((part.args, part.kwargs, part.output) for part in with_bodies([call]))
+    )
 
 
 def _symbols_in(*arguments: Any) -> set[Symbol]:

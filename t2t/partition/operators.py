@@ -128,6 +128,8 @@ def operators_of(call: Call) -> list[Recorded]:
         return [(aten.reshape.default, (args[0], args[1]), {}, call.output)]
     if isinstance(call.function, OpOverload):
         return [(call.function, args, kwargs, call.output)]
+    if call.bodies():
+        raise ConversionError("a loop or a branch does so only with the module that it stands in")
     if call.function is None:
         raise ConversionError("it writes to its argument, and has no other form")
     return _recorded(call.function, args, kwargs, call.output)

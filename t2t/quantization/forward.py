@@ -17,7 +17,7 @@ from t2t import registry
 from t2t.io import tree_leaves
 from t2t.isolation import uninterrupted
 from t2t.quantization.scales import call_key
-from t2t.torch_internals import TorchDispatchMode
+from t2t.torch_internals import DispatchMode
 from t2t.tracing.kinds import is_wrapped
 from t2t.tracing.patches import TRACE_LOCK, patch
 from t2t.tracing.quantizing import PRODUCTS
@@ -88,7 +88,7 @@ def _is_wrapped(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and is_wrapped(x)
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(DispatchMode):
     def __init__(self, module: Any, handler: Handler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         modules = module.named_modules() if isinstance(module, torch.nn.Module) else ()
@@ -99,10 +99,6 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._thread = threading.get_ident()
         # Inside of a function that a trace takes as a whole, its operators are not seen.
         self._inside = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def _is_active(self) -> bool:
         return not self._inside and threading.get_ident() == self._thread

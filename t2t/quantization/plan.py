@@ -130,6 +130,7 @@ _WHOLE = {
     "scaled_dot_product_attention": "attention is one operation here, in float",
     "einsum": "einsum is not quantized: write it as matmul",
     "bilinear": "bilinear is not quantized",
+    **dict.fromkeys(("cond", "scan", "while_loop"), "loops and branches compute in float"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from t2t.torch_internals import (
     writes_counted,
 )
 from t2t.tracing.graph import Location, Value, tree_leaves
-from t2t.tracing.memory import View
+from t2t.tracing.memory import CHANGED, View
 from t2t.tracing.observers import plain_weight, steps_of
 
 __all__ = ["Constants"]
@@ -64,6 +65,8 @@ class Constants:
         self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor, MakeView]]] = {}
         # Memory that the forward pass made; all other outlives it, as a cache or a counter does.
         self._made: set[int] = set()
+        # Of that, what each function of a loop or a branch has made that runs now, innermost last.
+        self._made_inside: list[set[int]] = []
         self._foreign: set[int] = set()
         self._unknown: set[int] = set()
         # Running statistics that were written with what depends on the inputs.
@@ -270,7 +273,24 @@ class Constants:
         """Remember that an operator has made tensors, in memory of their own."""
         given = {storage_key(x) for x in inputs}
         tensors = (x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
-        self._made |= {storage_key(x) for x in tensors} - given
+        made = {storage_key(x) for x in tensors} - given
+        self._made |= made
+        for inside in self._made_inside:
+            inside |= made
+
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """Let a function of a loop or a branch run, which writes to nothing from outside."""
+        self._made_inside.append(set())
+        try:
+            yield
+        finally:
+            self._made_inside.pop()
+
+    def check_written(self, target: torch.Tensor) -> None:
+        """Raise where the function of a loop or a branch writes to a constant from outside."""
+        if self._made_inside and storage_key(target) not in self._made_inside[-1]:
+            raise UnsupportedOperatorError(CHANGED)
 
     def note_foreign(self, tensor: torch.Tensor) -> None:
         """Remember a tensor that shows a buffer of Python's or numpy's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from t2t.tracing.mistakes import is_refused, mistake
 from t2t.tracing.operands import describe_precision
 from t2t.tracing.quantizing import with_rounded
 
-__all__ = ["describe", "emit", "gaps"]
+__all__ = ["describe", "emit", "emit_calls", "gaps"]
 
 _NO_INPUT = (
     "it takes a tensor of {0.dtype} and {0.ndim} dimensions, which no input of a network can be"
@@ -56,10 +57,20 @@ def emit(
         ConversionError: a call cannot be converted; the text says which, and where it stands.
     """
     _begin(graph, net, names)
+    emit_calls(graph, net, outputs, roundings or {})
+
+
+def emit_calls(
+    graph: Graph,
+    net: Network,
+    outputs: Sequence[Value],
+    roundings: Mapping[tuple[int, int], Rounding] = MappingProxyType({}),
+) -> None:
+    """Add the layers of all calls that the outputs depend on; the graph's inputs are there."""
     calls = join_chains(graph.used_calls(outputs), outputs, net.policy.low is not None)
     read = _read(calls, outputs)
     for call in calls:
-        emit_call(call, net, read, roundings or {})
+        emit_call(call, net, read, roundings)
 
 
 def _read(calls: Sequence[Call], outputs: Sequence[Value]) -> set[tuple[int, int]]:

@@ -7,7 +7,8 @@ results are used, with torch unpatched again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from t2t.rounding import Steps
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
 
-__all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves"]
+__all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves", "with_bodies"]
 
 
 @dataclass(frozen=True)
@@ -108,18 +109,25 @@ class Call:
         return parts[0] if "::" in self.name else parts[-1]
 
     def inputs(self) -> Iterator[Value]:
-        """Yield the values that the call reads."""
+        """Yield the values that the call reads, also in the functions that it takes."""
         for leaf in tree_leaves((self.args, self.kwargs)):
             if isinstance(leaf, Value):
                 yield leaf
+            elif isinstance(leaf, Graph):
+                yield from leaf.captured()
+
+    def bodies(self) -> list[Graph]:
+        """Return the functions that the call takes, as a loop does."""
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Graph)]
 
 
 @dataclass
 class Graph:
-    """A whole trace.
+    """A whole trace, or that of a function that a call takes.
 
     Attributes:
-        inputs: the values of the network inputs, in the order of the examples.
+        inputs: the values of the network inputs, in the order of the examples; of the arguments of
+            a function.
         calls: all calls, in program order.
         output: what the forward pass returned, with `Value`s in place of tensors.
         dimensions: for every symbol of a size, the dynamic dimension that it stands for.
@@ -153,15 +161,34 @@ class Graph:
             pending += [value.call for value in call.inputs() if value.call is not None]
         return [call for call in self.calls if id(call) in used]
 
+    def captured(self) -> list[Value]:
+        """Return the values from outside that the output of a function depends on, each once."""
+        calls = self.used_calls(self.output)
+        own = {id(call) for call in calls}
+        read = itertools.chain(self.output, *(call.inputs() for call in calls))
+        return [
+            value
+            for value in {id(value): value for value in read}.values()
+            if id(value.call) not in own and value not in self.inputs
+        ]
+
+
+def with_bodies(calls: Iterable[Call]) -> Iterator[Call]:
+    """Yield calls, and after each those of the functions that it takes."""
+    for call in calls:
+        yield call
+        for body in call.bodies():
+            yield from with_bodies(body.used_calls(body.output))
+
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to the leaves of arguments, in which a `Value` is one leaf."""
+    """Apply a function to the leaves of arguments, in which a `Value` and a `Graph` are leaves."""
     return walker.map_tree(function, tree, _LEAVES)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return the leaves of arguments, in which a `Value` is one leaf."""
+    """Return the leaves of arguments, in which a `Value` and a `Graph` are leaves."""
     return walker.tree_leaves(tree, _LEAVES)
 
 
-_LEAVES = (torch.Tensor, Value)
+_LEAVES = (torch.Tensor, Value, Graph)

@@ -8,7 +8,8 @@ the way; a read of a tensor whose memory has been written since applies its view
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,16 @@ from t2t.torch_internals import FakeTensor, OpOverload, writes_counted
 from t2t.tracing.graph import Value, map_tree
 from t2t.tracing.operators import operator_info
 
-__all__ = ["GROUPING", "Apply", "Entry", "Memory", "View", "may_be_same", "view_of_elements"]
+__all__ = [
+    "CHANGED",
+    "GROUPING",
+    "Apply",
+    "Entry",
+    "Memory",
+    "View",
+    "may_be_same",
+    "view_of_elements",
+]
 
 aten = torch.ops.aten
 
@@ -31,6 +41,10 @@ MAYBE_SHARED = (
     "the write"
 )
 SHARED = "a write to a view whose elements share memory (expand, unfold): call .clone() before it"
+CHANGED = (
+    "the function of a loop or a branch writes in place into a tensor from outside; let it return "
+    "the new tensor"
+)
 OUTSIDE = (
     "as_strided reads memory outside the tensor that it is called on; call it on the whole tensor"
 )
@@ -50,12 +64,14 @@ class Storage:
         unwritable: why it must not be written, as what a write raises.
         ties: other memory that may be this one, and its writes when that was noted: whether
             ``x.reshape()`` copies may depend on a dynamic size.
+        depth: in how many functions of loops and branches it was made.
     """
 
     writes: int = 0
     counts: int = 0
     unwritable: UnsupportedOperatorError | None = None
     ties: list[tuple[Storage, int]] = field(default_factory=list)
+    depth: int = 0
 
     def tie(self, other: Storage) -> None:
         """Note that another memory may be this one, or not."""
@@ -170,6 +186,25 @@ class Memory:
     def __init__(self, apply: Apply) -> None:
         self._entries: dict[int, Entry] = {}
         self._apply = apply
+        self._depth = 0
+
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """Let a function of a loop or a branch run, which others know nothing of afterwards.
+
+        What it makes is forgotten, and so are values that it has taken of views from outside, for
+        the calls that give them run in the loop or the branch only.
+        """
+        entries = dict(self._entries)
+        values = [(entry, entry.value, entry.writes) for entry in entries.values()]
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._entries = entries
+            for entry, value, writes in values:
+                entry.value, entry.writes = value, writes
 
     def find(self, tensor: torch.Tensor) -> Entry | None:
         """Return what is known of a tensor."""
@@ -182,7 +217,8 @@ class Memory:
         self, tensor: torch.Tensor, value: Value, fake: torch.Tensor | None = None
     ) -> None:
         """Note a tensor that owns its memory."""
-        self._put(Entry(tensor, tensor if fake is None else fake, Storage(), value, 0))
+        storage = Storage(depth=self._depth)
+        self._put(Entry(tensor, tensor if fake is None else fake, storage, value, 0))
 
     def add_view(
         self,
@@ -243,6 +279,8 @@ class Memory:
         Raises:
             UnsupportedOperatorError: the memory cannot be written.
         """
+        if entry.storage.depth < self._depth:
+            raise UnsupportedOperatorError(CHANGED)
         if entry.storage.unwritable is not None:
             raise entry.storage.unwritable
         if entry.parent is None:
@@ -266,6 +304,8 @@ class Memory:
             value: its value after the change.
             view: the change, as a view of ``old``.
         """
+        if entry.storage.depth < self._depth:
+            raise UnsupportedOperatorError(CHANGED)
         # The entry stays what it was, for the views that were made of it, under another name; its
         # tensor still tells torch's count of writes, which an alias made inside the trace does not.
         entry.fake = old

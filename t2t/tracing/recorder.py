@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -35,7 +35,7 @@ __all__ = ["Recorder"]
 
 UNSEEN = (
     "a tensor that depends on the input was made where t2t does not see it (kept from an earlier "
-    "call, or made inside a converted function)"
+    "call, or made inside a converted function or one that a loop or a branch runs)"
 )
 
 aten = torch.ops.aten
@@ -199,6 +199,45 @@ class Recorder:
         with self.paused():
             return aten.alias.default(self.fake(x))  # type: ignore[no-any-return]
 
+    # -- functions of loops and branches -----------------------------------------------------------
+
+    @contextmanager
+    def body(
+        self, shapes: Iterable[Sequence[Any]] = (), likes: Iterable[torch.Tensor] = ()
+    ) -> Iterator[tuple[Graph, list[torch.Tensor]]]:
+        """Record what a function does, that a network runs in a loop or a branch, apart.
+
+        Args:
+            shapes: the shapes of its arguments.
+            likes: tensors of the types of its arguments.
+
+        Yields:
+            The graph, whose output is to be set before the end, and the arguments.
+        """
+        outer, self.graph.calls = self.graph.calls, []
+        try:
+            with self.memory.body(), self.constants.body():
+                arguments = [self.empty(*pair) for pair in zip(shapes, likes, strict=True)]
+                values = [Value(x) for x in arguments]
+                for x, value in zip(arguments, values, strict=True):
+                    self.memory.add_root(x, value)
+                    # A write to an argument would be one to a tensor from outside.
+                    self.memory[x].storage.depth -= 1
+                yield Graph(values, self.graph.calls), arguments
+        finally:
+            self.graph.calls = outer
+
+    def note_results(self, values: Iterable[Value]) -> None:
+        """Let what such a function gave be read, as its calls become a part of the outer graph."""
+        for value in values:
+            if isinstance(value.tensor, FakeTensor) and self.memory.find(value.tensor) is None:
+                self.memory.add_root(value.tensor, value)
+
+    def empty(self, shape: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
+        """Return a fake tensor of some shape, and of the type and device of another tensor."""
+        of = {"dtype": like.dtype, "device": like.device}
+        return self.run(torch.empty, (tuple(shape),), of)  # type: ignore[no-any-return]
+
     # -- calls -------------------------------------------------------------------------------------
 
     def call(self, name: str, converter: Converter | None, args: Any, kwargs: Any) -> Call:
@@ -253,7 +292,7 @@ class Recorder:
     def register(
         self,
         call: Call,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | None,
         output: Any,
         traced: list[torch.Tensor],
         written: list[torch.Tensor],
@@ -315,13 +354,14 @@ class Recorder:
         self,
         x: torch.Tensor,
         value: Value,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | None,
         source: torch.Tensor | None,
     ) -> None:
         call = value.call
         parent = None if source is None else self.memory.find(source)
         assert call is not None
         if parent is not None and call.problem is None:
+            assert function is not None
             view = View(function, call.args, call.kwargs, parent.value, value.index)
             self.memory.add_view(x, value, parent, view)
             return
@@ -397,6 +437,7 @@ class Recorder:
         The trace goes on where that is state, to find all of it, and its errors wait for its end.
         """
         try:
+            self.constants.check_written(target)
             try:
                 self._promote(self.constants.promote(target, operator))
             except StateError as error:

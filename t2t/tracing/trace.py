@@ -6,7 +6,7 @@ import functools
 import gc
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -170,6 +170,8 @@ def _trace(
         recorder = tracer.recorder
         recorder.interrupts = interrupts
         tracer.sees_functions = sees_functions
+        if sees_functions:
+            tracer.function_mode = IndexingMode(recorder, tracer.originals)
         if sizes is not None:
             sizes.mode.shape_env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
@@ -248,11 +250,8 @@ def _all_state(errors: Sequence[Exception], snapshot: Snapshot) -> StateError:
 
 def _forward(tracer: Tracer, module: Callable[..., Any], inputs: Any, leaves: Sequence[Any]) -> Any:
     """Run the forward pass; lines of whoever called this are not the user's model."""
-    functions = (
-        IndexingMode(tracer.recorder, tracer.originals) if tracer.sees_functions else nullcontext()
-    )
     given = iter(leaves)
-    with tracer.dispatch_mode, functions:
+    with tracer.dispatch_mode, tracer.function_mode:
         # A class of the user's may compute when it is made of its tensors.
         args, kwargs = map_tree(lambda _: next(given), inputs)
         return module(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import Any
 
@@ -84,6 +85,7 @@ class Tracer:
     Attributes:
         recorder: what they are recorded by.
         dispatch_mode: shows operators to the tracer where it is entered.
+        function_mode: shows it functions before, where ``sees_functions``.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Tracer:
     ) -> None:
         self.recorder = Recorder(mode, state, boundary, self._perform)
         self.dispatch_mode = _DispatchMode(self)
+        self.function_mode: AbstractContextManager[Any] = nullcontext()
         self.sees_functions = False
         """Whether calls are seen before torch takes them apart into operators."""
         self.needs_value = False
@@ -243,15 +246,15 @@ class Tracer:
     def call_higher_order(
         self, operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Compute an operator that takes functions in terms of ordinary ones, or refuse it."""
+        """Record an operator that takes functions, which may read traced tensors themselves."""
         name = str(operator).removesuffix("_impl")
-        leaves = list(tree_leaves((args, kwargs)))
-        if not any(isinstance(x, torch.Tensor) and self.recorder.is_traced(x) for x in leaves):
-            return operator(*args, **kwargs)
-        if name not in HIGHER_ORDER:
+        if name in HIGHER_ORDER:
+            # PyTorch has left both modes to ask them.
+            with self.recorder.locating(), self.dispatch_mode, self.function_mode:
+                return HIGHER_ORDER[name](self.recorder, *args, **kwargs)
+        if any(self.recorder.is_traced(x) for x in tree_leaves((args, kwargs))):
             raise self.recorder.located(UnsupportedOperatorError(NO_LOOPS.format(name=name)))
-        with self.recorder.locating(), self.dispatch_mode:
-            return HIGHER_ORDER[name](*args, **kwargs)
+        return operator(*args, **kwargs)
 
     def _check_kinds(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
         """Raise where an argument or result is none that a network can have."""
@@ -273,6 +276,7 @@ class Tracer:
         with self.recorder.locating():
             constants.check_read(tensors)
             for target in self._targets(info, args, kwargs):
+                constants.check_written(target)
                 constants.before_write(target)
         output = operator(*args, **kwargs)
         if operator is torch.ops.aten.lift_fresh.default:
