@@ -22,6 +22,7 @@ from t2t.exported import dynamic_shapes_of, unpacked
 from t2t.io import Signature, arguments
 from t2t.lowering import Conversion, Traced, trace_module, without_dropout
 from t2t.module import Converted, PartialModule, TRTModule
+from t2t.module.weight_map import WeightMap, with_other_weights
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.partial import convert_parts
 from t2t.partition import Wishes, partitioned
@@ -33,6 +34,7 @@ from t2t.reference import Program, capture
 from t2t.rounding import Bits
 from t2t.runtime import PlanData
 from t2t.runtime.refitting import refitted_plan
+from t2t.tracing.weights import WeightRecorder
 from t2t.tuning import Trials, tuned
 
 __all__ = ["computed_in", "convert", "convert_submodules", "refit"]
@@ -154,8 +156,9 @@ def convert(
         workspace: most scratch memory that a layer may use, in bytes; None is TensorRT's default.
         optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
         tf32: let fp32 matrix products round to 10 bits of mantissa.
-        refittable: let the engine take new weights later, by `t2t.refit`; only where there is a
-            GPU, and it may be a little slower.
+        refittable: let the engine take new weights later, by ``model_trt.refit(state_dict)`` or
+            `t2t.refit`; only where there is a GPU, and it may be a little slower. The module is
+            traced twice, the second time a copy with other weights.
         compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
@@ -298,6 +301,8 @@ def refit(
             "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
         )
+    was_refittable = converted.details.get("refittable") is not None
+    options = {"refittable": was_refittable, **options}
     with use(converted.details["backend"]):
         made = _convert_whole(module, inputs, kwargs, refit=converted, **options)[0]
     made.require_engine, made.cuda_graph = converted.require_engine, converted.cuda_graph
@@ -466,7 +471,14 @@ def _traced(
     names = (*_OF_INPUTS, "shape_examples", "narrow_shapes", "ignore_dropout")
     started = time.perf_counter()
     given = {name: options[name] for name in names}
-    trace = trace_module(module, inputs, kwargs, data_sizes=data_sizes, **given)
+    trace = trace_module(
+        module,
+        inputs,
+        kwargs,
+        data_sizes=data_sizes,
+        refittable=options["refittable"] and not data_sizes,
+        **given,
+    )
     _log.info("%d calls in %.2f s", len(trace.graph.calls), time.perf_counter() - started)
     return trace
 
@@ -498,7 +510,11 @@ def _converted(
     layers, taken = conversion.network.raw.num_layers, time.perf_counter() - started
     _log.info("network of %d layers in %.2f s", layers, taken)
     edges = policy.low if options["low_precision_io"] else None
-    return _engine(conversion, options, module, tuning, edges)
+
+    def convert_again(other: torch.nn.Module) -> Conversion:
+        return _traced(other, *call, options).lowered(policy, wanted)
+
+    return _engine(conversion, options, module, tuning, edges, convert_again)
 
 
 def _engine(
@@ -507,6 +523,7 @@ def _engine(
     original: Any = None,
     tuning: Tuning | None = None,
     low_precision_io: torch.dtype | None = None,
+    convert_again: Callable[[torch.nn.Module], Conversion] | None = None,
 ) -> TRTModule:
     """Build the engine of a network."""
     network, capabilities = conversion.network, options["compute_capabilities"]
@@ -514,6 +531,10 @@ def _engine(
     program = None
     if options["keep_program"] or options["cache_dir"] is not None:
         program = capture(network.raw, network.weights, network.sizes())
+    weights = None
+    if conversion.weights is not None and convert_again is not None and options["keep_program"]:
+        assert program is not None
+        weights = _weight_map(conversion.weights, program, original, convert_again)
     started = time.perf_counter()
     previous: TRTModule | None = options.get("refit")
     if previous is None:
@@ -542,7 +563,29 @@ def _engine(
         tuning=tuning,
         low_precision_io=low_precision_io,
         plugins=network.plugins,
+        weights=weights,
     )
+
+
+def _weight_map(
+    recorder: WeightRecorder,
+    program: Program,
+    module: Any,
+    convert_again: Callable[[torch.nn.Module], Conversion],
+) -> WeightMap | str:
+    """Return how the weights come from the module's own, tried on other numbers; or why not."""
+    if not isinstance(module, torch.nn.Module):
+        return "a function has no state_dict"
+    try:
+        weights = WeightMap.of(recorder, program)
+        other = with_other_weights(module, weights.fixed)
+        network = convert_again(other).network
+        found = capture(network.raw, network.weights, network.sizes())
+        weights.check_against(program, found, other.state_dict())
+    except Exception as error:  # noqa: BLE001  the module's own code may refuse other numbers
+        _log.info("no refit by names: %r", error)
+        return str(error)
+    return weights
 
 
 def _refitted(previous: TRTModule, signature: Signature, program: Program) -> PlanData:
@@ -553,8 +596,7 @@ def _refitted(previous: TRTModule, signature: Signature, program: Program) -> Pl
             f"the module takes or returns something else than the converted one: {signature} and "
             f"not {previous.signature}. Give the options that it was converted with"
         )
-    device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
-    return refitted_plan(previous.engine.plan, previous.program, program, device)
+    return refitted_plan(previous.engine.plan, previous.program, program)
 
 
 _OF_BUILDER = (

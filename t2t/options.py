@@ -35,7 +35,7 @@ _LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set it
 _PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
 _DEVICE = "the converted module runs where its inputs are; leave it out"
 _NO_DLA = "DLA is not supported; leave it out"
-_REFIT = "say refittable=True, and then t2t.refit(model_trt, module, inputs)"
+_REFIT = "say refittable=True, and then model_trt.refit(state_dict) or t2t.refit(...)"
 _GRAPHS = "it is a setting of the converted module: model_trt.cuda_graph = True"
 _CACHE = "say cache_dir=<a folder>: what was built before is not built again"
 

@@ -6,6 +6,7 @@
     steps, constant.*, engines.<n>.*
                  of a module in several parts: a JSON text of what runs in which order, the tensors
                  that PyTorch's operators read, and each engine's entries, which are these again
+    refit, refit.*   how the weights come from those of the original, where they may be replaced
     metadata     JSON: format, who wrote it, the signature, backend and version, compute
                  capabilities, precision, and type, size and checksum of every other entry
     checksum     CRC-32 of the metadata
@@ -33,6 +34,7 @@ from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
 from t2t.module.parts import Part
 from t2t.module.steps import Partition
+from t2t.module.weight_map import WeightMap
 from t2t.operator_data import find_operator
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
@@ -42,12 +44,13 @@ from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
-FORMAT = 3
+FORMAT = 4
 """Version of the checkpoint; a reader refuses newer ones. Only modules in several parts, and
-those that keep state, need 3."""
+those that keep state, need 3, and only those with a map of weights need 4."""
 
 _PROGRAM = "program."
 _INITIAL = "initial."
+_REFIT = "refit"
 _CONVERT_AGAIN = "convert the module again, or load a checkpoint of a t2t.TRTModule"
 _PIECE = 1 << 20  # bytes
 
@@ -64,12 +67,14 @@ class Converted:
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
             "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
-            "tuning", "low_precision_io", "parts" of a module in several parts, and "plugins", the
-            operators that an engine runs in PyTorch.
+            "tuning", "low_precision_io", "parts" of a module in several parts, "plugins", the
+            operators that an engine runs in PyTorch, and "refittable": "" where it is by names,
+            else why not.
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
         partition: the engines and steps of a module in several parts, which has no engine and no
             program of its own; else None.
         state: what the module keeps between calls, by path, as it is before the first one.
+        weights: how the weights come from the original's, where that is known.
     """
 
     signature: Signature
@@ -79,6 +84,7 @@ class Converted:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     partition: Partition | None = None
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    weights: WeightMap | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Converted:
         return self
@@ -104,9 +110,11 @@ class Converted:
                 state = part.to_state()
                 entries.update({_engine(index) + name: value for name, value in state.items()})
         entries.update({_INITIAL + path: x.reshape(-1) for path, x in self.state.items()})
+        if self.weights is not None:
+            entries.update({_REFIT + name: x for name, x in self.weights.to_state().items()})
         metadata = json.dumps(
             {
-                "format": FORMAT if self.partition is not None or self.state else 2,
+                "format": self._format,
                 "writer": f"t2t {__version__}",
                 "signature": self.signature.to_data(),
                 "entries": {name: _summary(value) for name, value in entries.items()},
@@ -116,6 +124,12 @@ class Converted:
             }
         )
         return {**entries, "metadata": metadata, "checksum": _text_checksum(metadata)}
+
+    @property
+    def _format(self) -> int:
+        if self.weights is not None:
+            return 4
+        return 3 if self.partition is not None or self.state else 2
 
     @classmethod
     def from_state(cls, entries: Mapping[str, Any]) -> Converted:
@@ -135,19 +149,20 @@ class Converted:
             attributes = read_attributes(data.get("attributes", {}))
             partition = _read_partition(entries) if "steps" in data["entries"] else None
             state = _read_state(entries, signature)
+            weights = _read_weights(entries, program) if _REFIT in data["entries"] else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
         if program is not None:
             _check_program(program, signature)
         if partition is not None:
             _check_partition(partition, signature)
-        return cls(signature, engine, program, details, attributes, partition, state)
+        return cls(signature, engine, program, details, attributes, partition, state, weights)
 
 
 def is_entry(name: str) -> bool:
     """Return whether `Converted.to_state` makes entries of this name."""
-    return name in ("engine", "steps", "metadata", "checksum") or name.startswith(
-        (_PROGRAM, _INITIAL, "constant.", "engines.")
+    return name in ("engine", "steps", "metadata", "checksum", _REFIT) or name.startswith(
+        (_PROGRAM, _INITIAL, f"{_REFIT}.", "constant.", "engines.")
     )
 
 
@@ -264,6 +279,14 @@ def _read_partition(entries: Mapping[str, Any]) -> Partition:
         return Converted.from_state(own)
 
     return Partition.from_state(entries, read_engine)
+
+
+def _read_weights(entries: Mapping[str, Any], program: Program | None) -> WeightMap:
+    if program is None:
+        raise CheckpointError("the checkpoint is damaged: it has a refit map and no program")
+    prefixed = (name for name in entries if name == _REFIT or name.startswith(f"{_REFIT}."))
+    own = {name.removeprefix(_REFIT): entries[name] for name in prefixed}
+    return WeightMap.from_state(own, program)
 
 
 def _check_partition(partition: Partition, signature: Signature) -> None:

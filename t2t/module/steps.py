@@ -124,6 +124,16 @@ class Partition:
         ]
 
     @cached_property
+    def sources(self) -> dict[int, frozenset[int]]:
+        """The inputs that each tensor depends on, by numbers."""
+        found = {number: frozenset((number,)) for number in range(self.inputs)}
+        found.update({number: frozenset() for number in self.constants})
+        for step in self.steps:
+            behind = frozenset().union(*(found[number] for number in _reads(step)))
+            found.update({number: behind for number in step.results if number is not None})
+        return found
+
+    @cached_property
     def _placed(self) -> dict[torch.device, dict[int, torch.Tensor]]:
         return {}
 

@@ -23,6 +23,7 @@ from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.module.state import State
 from t2t.module.steps import Partition
+from t2t.module.weight_map import WeightMap, refitted
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
@@ -78,6 +79,7 @@ class TRTModule(torch.nn.Module):
         low_precision_io: the type of inputs and outputs that the original has in float32, where it
             is another one.
         plugins: names of the operators that PyTorch runs inside the engine.
+        weights: how the weights come from the original's, for `refit`; or why that is not known.
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -111,6 +113,7 @@ class TRTModule(torch.nn.Module):
         state: Mapping[str, torch.Tensor] = MappingProxyType({}),
         low_precision_io: torch.dtype | None = None,
         plugins: Collection[str] = (),
+        weights: WeightMap | str | None = None,
     ) -> None:
         super().__init__()
         self._converted = None
@@ -148,12 +151,14 @@ class TRTModule(torch.nn.Module):
             **({"parts": [asdict(part) for part in parts]} if parts else {}),
             "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
             **({"plugins": sorted(plugins)} if plugins else {}),
+            "refittable": "" if isinstance(weights, WeightMap) else weights,
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
         attributes = attributes_of(original)
         copies = {path: x.detach().cpu().clone() for path, x in state.items()}
-        parts_of = Converted(signature, engine, own, details, attributes, partition, copies)
+        known = weights if isinstance(weights, WeightMap) else None
+        parts_of = Converted(signature, engine, own, details, attributes, partition, copies, known)
         self._fill(parts_of, device)
 
     @classmethod
@@ -343,6 +348,30 @@ class TRTModule(torch.nn.Module):
             raise EngineError(f"this module has no engine to save, only {self._instead}")
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
+
+    def refit(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> TRTModule:
+        """Return a module with new weights, given by their names in the original module.
+
+        Each of the engine's weights is computed of them as the conversion has done: cast,
+        transposed, folded with a batch norm. Those that depend on no new entry stay as they are.
+
+        Args:
+            state_dict: the original's ``state_dict`` with other values, in any floating type.
+            strict: all entries must be there; otherwise, those that are not keep their values.
+
+        Returns:
+            Another module, with the same settings; this one stays as it is.
+
+        Raises:
+            ConversionError: an entry is missing, unknown, of another shape, or of those from which
+                the network gets more than weights; the text says what to do.
+            EngineError: the module was not converted with ``refittable=True``, or the engine
+                cannot be loaded on the current GPU or does not take a weight.
+        """
+        made = TRTModule()
+        made._fill(refitted(self._filled(), state_dict, strict), self.device)
+        made.require_engine, made.cuda_graph = self.require_engine, self.cuda_graph
+        return made
 
     def export(
         self,
