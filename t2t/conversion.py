@@ -16,7 +16,14 @@ from typing import Any, Literal
 import torch
 
 from t2t.backend import use
-from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
+from t2t.building import (
+    build,
+    built_for,
+    check_capabilities,
+    check_dla,
+    check_quantized,
+    quantized_types,
+)
 from t2t.errors import ConversionError, EngineError, OptionError, StateError
 from t2t.exported import dynamic_shapes_of, unpacked
 from t2t.io import Signature, arguments
@@ -78,7 +85,10 @@ def convert(
     optimization_level: int | None = None,
     tf32: bool = False,
     refittable: bool = False,
+    weight_streaming: bool = False,
     compute_capabilities: Sequence[str] = (),
+    dla_core: int | None = None,
+    dla_modules: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
@@ -159,8 +169,14 @@ def convert(
         refittable: let the engine take new weights later, by ``model_trt.refit(state_dict)`` or
             `t2t.refit`; only where there is a GPU, and it may be a little slower. The module is
             traced twice, the second time a copy with other weights.
+        weight_streaming: let the engine keep a part of its weights in the CPU's memory, as
+            ``model_trt.weight_streaming_budget`` says, for models larger than the GPU's memory.
         compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
+        dla_core: the deep learning accelerator (of a Jetson, with TensorRT 10) that computes the
+            layers that it can; the GPU computes the others. It has half precision and int8 only.
+        dla_modules: with ``dla_core``, names of the submodules (shell patterns) that are computed
+            there as far as it can; by default all.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
             TensorRT-RTX times nothing when it builds and leaves the file alone.
         cache_dir: a folder of engines: what is converted again with the same weights, options,
@@ -214,6 +230,7 @@ def convert(
     options = {name: value for name, value in options.items() if name not in _OF_PARTS}
     with use(backend):
         check_capabilities(compute_capabilities)
+        check_dla(dla_core)
         if partial:
             return _convert_partial(module, inputs, kwargs, options, wishes)
         return _convert_whole(module, inputs, kwargs, **options)[0]
@@ -546,10 +563,12 @@ def _engine(
             program=program,
         )
         compute_capabilities = built_for(capabilities)
+        facts = {name: options[name] for name in ("weight_streaming", "dla_core")}
     else:
         assert program is not None
         plan = _refitted(previous, conversion.signature, program)
         compute_capabilities = tuple(previous.details["compute_capabilities"])
+        facts = {name: previous.details.get(name) for name in ("weight_streaming", "dla_core")}
     _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
     return TRTModule(
         plan,
@@ -564,6 +583,7 @@ def _engine(
         low_precision_io=low_precision_io,
         plugins=network.plugins,
         weights=weights,
+        built=facts,
     )
 
 
@@ -604,7 +624,10 @@ _OF_BUILDER = (
     "optimization_level",
     "tf32",
     "refittable",
+    "weight_streaming",
     "compute_capabilities",
+    "dla_core",
+    "dla_modules",
     "timing_cache",
     "cache_dir",
     "configure",

@@ -123,6 +123,7 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
 @click.option("--float64-as-float32", is_flag=True, help="Compute in float32 what is float64.")
 @click.option("--tf32", is_flag=True, help="Let float32 matrix products round to 10 bits.")
 @click.option("--refittable", is_flag=True, help="Let the engine take new weights (on a GPU).")
+@click.option("--weight-streaming", is_flag=True, help="Let weights stream from the CPU's memory.")
 @click.option("--ignore-dropout", is_flag=True, help="Convert as if dropout were off.")
 @click.option("--partial", is_flag=True, help="Leave in PyTorch what does not convert.")
 @click.option(
@@ -164,6 +165,14 @@ __all__ = ["bench", "convert", "draw", "inspect", "missing", "operators", "verif
     multiple=True,
     metavar="X.Y",
     help="A GPU to build for, such as 8.9; TensorRT-RTX only.",
+)
+@click.option("--dla-core", type=click.IntRange(min=0), help="A Jetson's DLA, with the GPU's help.")
+@click.option(
+    "--dla-module",
+    "dla_modules",
+    multiple=True,
+    metavar="NAME",
+    help="With --dla-core, a submodule to compute there; shell patterns work.",
 )
 @click.option("--timing-cache", type=NEW_FILE, help="Kernel timings, read and written.")
 @click.option("--cache-dir", type=FOLDER, help="A folder of engines that are not built again.")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,6 +92,10 @@ class Converted:
     def __reduce__(self) -> tuple[Any, ...]:
         return Converted.from_state, (self.to_state(),)
 
+    def networks(self) -> Sequence[Converted]:
+        """Return all that may have an engine and a program: itself, or the parts of a partition."""
+        return (self,) if self.partition is None else self.partition.engines
+
     def to_state(self) -> dict[str, Entry]:
         """Return the entries of the checkpoint; no tensor is copied."""
         return dict(self._entries)
@@ -143,9 +147,10 @@ class Converted:
         try:
             _check_entries(data, entries)
             signature = Signature.from_data(data["signature"])
-            engine = _read_engine(entries) if "engine" in data["entries"] else None
-            program = _read_program(entries, engine) if data["program"] else None
             details = _read_details(data["details"])
+            has_engine = "engine" in data["entries"]
+            engine = _read_engine(entries, details.get("dla_core")) if has_engine else None
+            program = _read_program(entries, engine) if data["program"] else None
             attributes = read_attributes(data.get("attributes", {}))
             partition = _read_partition(entries) if "steps" in data["entries"] else None
             state = _read_state(entries, signature)
@@ -256,9 +261,9 @@ def _text_checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _read_engine(entries: Mapping[str, Any]) -> Engine:
+def _read_engine(entries: Mapping[str, Any], dla_core: int | None) -> Engine:
     try:
-        return Engine(entries["engine"])
+        return Engine(entries["engine"], dla_core)
     except EngineError as error:
         raise CheckpointError(f"the checkpoint is damaged: {error}") from error
 
@@ -301,6 +306,8 @@ def _read_details(data: Any) -> dict[str, Any]:
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
         raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
     Quantization.from_data(details.get("quantization") or ())
+    if not isinstance(details.get("dla_core"), int | None):
+        raise ValueError(f"dla_core={details['dla_core']!r}")
     if details.get("low_precision_io") not in (None, "float16", "bfloat16"):
         raise ValueError(f"low_precision_io={details['low_precision_io']!r}")
     if details.get("tuning") is not None:

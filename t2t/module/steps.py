@@ -138,9 +138,15 @@ class Partition:
         return {}
 
     def _constants_on(self, device: torch.device) -> dict[int, torch.Tensor]:
-        if device not in self._placed:
-            self._placed[device] = {n: x.to(device) for n, x in self.constants.items()}
-        return self._placed[device]
+        placed = self._placed.get(device)
+        if placed is None:
+            placed = {n: x.to(device) for n, x in self.constants.items()}
+            self._placed[device] = placed
+        return placed
+
+    def release(self) -> None:
+        """Free the constants' copies on GPUs; the next run makes them."""
+        self._placed.clear()
 
     def run(
         self, inputs: Sequence[torch.Tensor], device: torch.device, run_engine: RunEngine

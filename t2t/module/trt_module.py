@@ -28,7 +28,7 @@ from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
-from t2t.runtime.plans import PlanData
+from t2t.runtime.plans import Budget, PlanData
 from t2t.torch_internals import FakeTensor
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule"]
@@ -80,6 +80,7 @@ class TRTModule(torch.nn.Module):
             is another one.
         plugins: names of the operators that PyTorch runs inside the engine.
         weights: how the weights come from the original's, for `refit`; or why that is not known.
+        built: what else `details` say of how the plan was built: "weight_streaming", "dla_core".
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -114,6 +115,7 @@ class TRTModule(torch.nn.Module):
         low_precision_io: torch.dtype | None = None,
         plugins: Collection[str] = (),
         weights: WeightMap | str | None = None,
+        built: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._converted = None
@@ -134,7 +136,7 @@ class TRTModule(torch.nn.Module):
             if program is None:
                 raise ValueError("a plan needs a signature, which says what goes in and comes out")
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
-        engine = None if plan is None else Engine(plan)
+        engine = None if plan is None else Engine(plan, built.get("dla_core"))
         first = partition.engines[0].engine if partition is not None else engine
         origin = first.origin if first else None
         parameter = first_parameter(original)
@@ -151,6 +153,7 @@ class TRTModule(torch.nn.Module):
             **({"parts": [asdict(part) for part in parts]} if parts else {}),
             "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
             **({"plugins": sorted(plugins)} if plugins else {}),
+            **built,
             "refittable": "" if isinstance(weights, WeightMap) else weights,
         }
         own = None if program is None else _with_own_weights(program)
@@ -317,6 +320,36 @@ class TRTModule(torch.nn.Module):
         """Where ``.to()`` put the module; it runs where its inputs are."""
         return self._empty_parameter.device
 
+    @property
+    def weight_streaming_budget(self) -> Budget:
+        """How many bytes of GPU memory the weights may take; the rest streams from the CPU's.
+
+        None keeps all weights on the GPU, "automatic" lets TensorRT choose by the memory that is
+        free when the engine is loaded, 0 streams as much as can be. Of an engine that was converted
+        with ``weight_streaming=True``; `inspect` says how many bytes can be streamed. Setting it
+        frees the engine, also of copies of the module, which share it; the next call loads it
+        again. It is no part of the checkpoint.
+        """
+        engines = [part.engine for part in self._filled().networks() if part.engine is not None]
+        return engines[0].weight_streaming_budget if engines else None
+
+    @weight_streaming_budget.setter
+    def weight_streaming_budget(self, budget: Budget) -> None:
+        is_size = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+        if not (is_size or budget in (None, "automatic")):
+            raise ValueError(
+                f'weight_streaming_budget={budget!r}: it is a number of bytes, "automatic" or None'
+            )
+        if budget is not None and self.details.get("weight_streaming") is False:
+            raise EngineError(
+                "the engine cannot stream its weights: convert(..., weight_streaming=True) makes "
+                "one that can"
+            )
+        for part in self._filled().networks():
+            if part.engine is not None:
+                part.engine.weight_streaming_budget = budget
+                part.engine.release()
+
     def release(self) -> None:
         """Free the memory of all GPUs that calls have taken; the next call loads again.
 
@@ -324,10 +357,13 @@ class TRTModule(torch.nn.Module):
         valid, and a call that runs in another thread ends as it would.
         """
         converted = self._filled()
-        if converted.engine is not None:
-            converted.engine.release()
-        if converted.program is not None:
-            converted.program.release()
+        for part in converted.networks():
+            if part.engine is not None:
+                part.engine.release()
+            if part.program is not None:
+                part.program.release()
+        if converted.partition is not None:
+            converted.partition.release()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint, which `t2t.load` reads anywhere; whole, or not at all."""

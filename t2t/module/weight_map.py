@@ -257,7 +257,8 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
             raise ConversionError(f"{path!r} is {x.shape}, and was {state[path].shape}")
         state[path] = x.to(state[path].dtype, copy=True)
     plan = refitted_plan(engine.plan, program, after)
-    return replace(converted, engine=Engine(plan), program=after, state=state, weights=weights)
+    engine = Engine(plan, engine.dla_core)
+    return replace(converted, engine=engine, program=after, state=state, weights=weights)
 
 
 def with_other_weights(module: torch.nn.Module, fixed: Collection[str]) -> torch.nn.Module:

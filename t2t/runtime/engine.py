@@ -13,7 +13,7 @@ import torch
 from t2t import backend
 from t2t.errors import EngineError
 from t2t.runtime.execution import Execution
-from t2t.runtime.plans import Origin, PlanData, as_plan, deserialize, origin_of
+from t2t.runtime.plans import Budget, Origin, PlanData, as_plan, deserialize, origin_of
 
 __all__ = ["Engine"]
 
@@ -27,13 +27,19 @@ class Engine:
 
     Args:
         plan: the serialized engine. A uint8 tensor or writable buffer is shared, bytes are copied.
+        dla_core: the deep learning accelerator that it was built for, if it was.
+
+    Attributes:
+        weight_streaming_budget: how much GPU memory its weights may take where it is loaded next.
 
     Raises:
         EngineError: the plan is empty or of another dtype.
     """
 
-    def __init__(self, plan: PlanData) -> None:
+    def __init__(self, plan: PlanData, dla_core: int | None = None) -> None:
         self.plan = as_plan(plan)
+        self.dla_core = dla_core
+        self.weight_streaming_budget: Budget = None
         self._loaded: dict[torch.device, Execution | str] = {}
         self._lock = threading.Lock()
 
@@ -99,7 +105,7 @@ class Engine:
         guard = torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
         try:
             with guard:
-                engine = deserialize(self.plan, device)
+                engine = deserialize(self.plan, device, self.weight_streaming_budget, self.dla_core)
                 _log.info("engine of %s loaded on %s", origin, device)
                 with backend.use(origin.backend if origin else None):
                     return Execution(engine, device)
@@ -108,14 +114,14 @@ class Engine:
             return str(error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Engine, (self.plan,)
+        return Engine, (self.plan, self.dla_core)
 
     def __copy__(self) -> Engine:
-        return Engine(self.plan)
+        return Engine(self.plan, self.dla_core)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
         # The plan never changes, so copies share its memory.
-        copied = memo[id(self)] = Engine(self.plan)
+        copied = memo[id(self)] = Engine(self.plan, self.dla_core)
         return copied
 
     def __repr__(self) -> str:
