@@ -320,6 +320,8 @@ def refit(
         )
     was_refittable = converted.details.get("refittable") is not None
     options = {"refittable": was_refittable, **options}
+    if converted.engine.others:
+        raise EngineError("it has several plans, and one GPU refits one: refit each, then add_plan")
     with use(converted.details["backend"]):
         made = _convert_whole(module, inputs, kwargs, refit=converted, **options)[0]
     made.require_engine, made.cuda_graph = converted.require_engine, converted.cuda_graph

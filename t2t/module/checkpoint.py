@@ -1,6 +1,7 @@
 """What a converted module consists of, as entries of a state_dict.
 
     engine       the plan: uint8, one dimension; absent where the module has none
+    plans.<n>    more plans of the same network, for other GPUs
     program.*    the reference executor's program, where one is kept: a JSON text, and those of its
                  weights that do not stand in the plan byte for byte
     steps, constant.*, engines.<n>.*
@@ -22,14 +23,14 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from t2t.errors import CheckpointError, EngineError
+from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
 from t2t.module.parts import Part
@@ -40,13 +41,14 @@ from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
+from t2t.runtime.refitting import changed_weights
 from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
 FORMAT = 4
 """Version of the checkpoint; a reader refuses newer ones. Only modules in several parts, and
-those that keep state, need 3, and only those with a map of weights need 4."""
+those that keep state, need 3, and only those with a map of weights or several plans need 4."""
 
 _PROGRAM = "program."
 _INITIAL = "initial."
@@ -68,8 +70,8 @@ class Converted:
         details: plain data about the conversion: "backend", "backend_version",
             "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
             "tuning", "low_precision_io", "parts" of a module in several parts, "plugins", the
-            operators that an engine runs in PyTorch, and "refittable": "" where it is by names,
-            else why not.
+            operators that an engine runs in PyTorch, "refittable": "" where it is by names, else
+            why not, and "plans": of each further plan its "compute_capabilities" and "dla_core".
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
         partition: the engines and steps of a module in several parts, which has no engine and no
             program of its own; else None.
@@ -96,6 +98,34 @@ class Converted:
         """Return all that may have an engine and a program: itself, or the parts of a partition."""
         return (self,) if self.partition is None else self.partition.engines
 
+    def with_plan(self, other: Converted) -> Converted:
+        """Return this with the plans of another one beside its own; see `TRTModule.add_plan`."""
+        if self.engine is None or other.engine is None:
+            raise EngineError("both modules must be one engine each, neither partial nor empty")
+        if self.program is None or other.program is None:
+            raise EngineError(
+                "without their programs it is not known whether both are the same network: "
+                "convert them with keep_program=True"
+            )
+        if json.dumps(self.signature.to_data()) != json.dumps(other.signature.to_data()):
+            raise ConversionError(f"{self.signature} and {other.signature} are not the same")
+        for layer, name in changed_weights(self.program, other.program):
+            raise ConversionError(
+                f"the weights {name!r} of {layer.name!r} are not the same in both"
+            )
+        added = [other.engine, *other.engine.others]
+        engines = [self.engine, *self.engine.others]
+        for engine in added:
+            if any(torch.equal(engine.plan, own.plan) for own in engines):
+                raise EngineError(f"the plan of {engine.origin} is there already")
+        first, *others = (*engines, *added)
+        engine = Engine(first.plan, first.dla_core, first.compute_capabilities, others)
+        plans = [
+            {"compute_capabilities": [*x.compute_capabilities], "dla_core": x.dla_core}
+            for x in others
+        ]
+        return replace(self, engine=engine, details={**self.details, "plans": plans})
+
     def to_state(self) -> dict[str, Entry]:
         """Return the entries of the checkpoint; no tensor is copied."""
         return dict(self._entries)
@@ -105,6 +135,7 @@ class Converted:
         entries: dict[str, Entry] = {}
         if self.engine is not None:
             entries["engine"] = self.engine.plan
+            entries.update({_plan(i): x.plan for i, x in enumerate(self.engine.others, 1)})
         if self.program is not None:
             state = self.program.to_state(entries.get("engine"))  # type: ignore[arg-type]
             entries.update({_PROGRAM + name: value for name, value in state.items()})
@@ -131,7 +162,7 @@ class Converted:
 
     @property
     def _format(self) -> int:
-        if self.weights is not None:
+        if self.weights is not None or self.details.get("plans"):
             return 4
         return 3 if self.partition is not None or self.state else 2
 
@@ -149,7 +180,7 @@ class Converted:
             signature = Signature.from_data(data["signature"])
             details = _read_details(data["details"])
             has_engine = "engine" in data["entries"]
-            engine = _read_engine(entries, details.get("dla_core")) if has_engine else None
+            engine = _read_engine(entries, details) if has_engine else None
             program = _read_program(entries, engine) if data["program"] else None
             attributes = read_attributes(data.get("attributes", {}))
             partition = _read_partition(entries) if "steps" in data["entries"] else None
@@ -167,7 +198,7 @@ class Converted:
 def is_entry(name: str) -> bool:
     """Return whether `Converted.to_state` makes entries of this name."""
     return name in ("engine", "steps", "metadata", "checksum", _REFIT) or name.startswith(
-        (_PROGRAM, _INITIAL, f"{_REFIT}.", "constant.", "engines.")
+        (_PROGRAM, _INITIAL, f"{_REFIT}.", "constant.", "engines.", "plans.")
     )
 
 
@@ -179,6 +210,10 @@ def _read_state(entries: Mapping[str, Any], signature: Signature) -> dict[str, t
             raise CheckpointError(f"the checkpoint is damaged: its state {path!r} is not {spec}")
         state[path] = flat.reshape(spec.shape)
     return state
+
+
+def _plan(index: int) -> str:
+    return f"plans.{index}"
 
 
 def _engine(index: int) -> str:
@@ -261,9 +296,17 @@ def _text_checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _read_engine(entries: Mapping[str, Any], dla_core: int | None) -> Engine:
+def _read_engine(entries: Mapping[str, Any], details: Mapping[str, Any]) -> Engine:
+    def read(name: str, facts: Mapping[str, Any], others: Sequence[Engine] = ()) -> Engine:
+        core = facts.get("dla_core")
+        if not isinstance(core, int | None):
+            raise ValueError(f"dla_core={core!r}")
+        capabilities = list(map(str, facts.get("compute_capabilities") or ()))
+        return Engine(entries[name], core, capabilities, others)
+
     try:
-        return Engine(entries["engine"], dla_core)
+        more = enumerate(details.get("plans") or (), 1)
+        return read("engine", details, [read(_plan(i), facts) for i, facts in more])
     except EngineError as error:
         raise CheckpointError(f"the checkpoint is damaged: {error}") from error
 
@@ -306,8 +349,6 @@ def _read_details(data: Any) -> dict[str, Any]:
     if not isinstance(getattr(torch, details.get("parameter_dtype", "float32")), torch.dtype):
         raise ValueError(f"parameter_dtype={details['parameter_dtype']!r}")
     Quantization.from_data(details.get("quantization") or ())
-    if not isinstance(details.get("dla_core"), int | None):
-        raise ValueError(f"dla_core={details['dla_core']!r}")
     if details.get("low_precision_io") not in (None, "float16", "bfloat16"):
         raise ValueError(f"low_precision_io={details['low_precision_io']!r}")
     if details.get("tuning") is not None:

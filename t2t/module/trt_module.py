@@ -136,7 +136,9 @@ class TRTModule(torch.nn.Module):
             if program is None:
                 raise ValueError("a plan needs a signature, which says what goes in and comes out")
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
-        engine = None if plan is None else Engine(plan, built.get("dla_core"))
+        engine = None
+        if plan is not None:
+            engine = Engine(plan, built.get("dla_core"), compute_capabilities)
         first = partition.engines[0].engine if partition is not None else engine
         origin = first.origin if first else None
         parameter = first_parameter(original)
@@ -275,7 +277,12 @@ class TRTModule(torch.nn.Module):
     @property
     def ran_on(self) -> RanOn | None:
         """Where the last call ran: in the engine, or in PyTorch and why; None before any call."""
-        return self.last_run and RanOn.of(*self.last_run, self.details)
+        if self.last_run is None:
+            return None
+        details, engine = self.details, self._filled().engine
+        if engine is not None and engine.others and (origin := engine.origin_on(self.last_run[0])):
+            details.update(backend=origin.backend, backend_version=origin.version)
+        return RanOn.of(*self.last_run, details)
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
@@ -409,6 +416,20 @@ class TRTModule(torch.nn.Module):
         made.require_engine, made.cuda_graph = self.require_engine, self.cuda_graph
         return made
 
+    def add_plan(self, other: TRTModule) -> None:
+        """Take the plans of another module beside the own: the same network for other GPUs.
+
+        On each GPU, the first plan is used that can be loaded there, those that were built for its
+        compute capability before all others. They may be of other versions of TensorRT, and of
+        TensorRT-RTX. All are in the ``state_dict``, each with weights of its own, so a checkpoint
+        with two plans is twice as large. `save_engine` and `export` write the first as a file.
+
+        Raises:
+            ConversionError: the other one's network is not the same, to the bits of its weights.
+            EngineError: one of them has no engine or no program, or has the plan already.
+        """
+        self._converted = self._filled().with_plan(other._filled())
+
     def export(
         self,
         path: str | os.PathLike[str],
@@ -502,6 +523,7 @@ class TRTModule(torch.nn.Module):
             parts = [f"{engine.plan.numel() / 1e6:.1f} MB", details.get("precision")]
             parts += [f"{engine.origin}", f"for compute capability {gpus}" if gpus else ""]
             lines.append(f"engine: {', '.join(part for part in parts if part)}")
+            lines += [f"another engine: {other}" for other in engine.others]
         if quantization := self.quantization:
             lines.append(f"quantized: {quantization.summary()}")
         if program is not None:

@@ -249,6 +249,8 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
             else "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
         )
+    if engine.others:
+        raise EngineError("it has several plans, and one GPU refits one: refit each, then add_plan")
     after, weights = weights.updated(program, state_dict, strict)
     state = dict(converted.state)
     for path in state.keys() & state_dict.keys():
@@ -257,7 +259,7 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
             raise ConversionError(f"{path!r} is {x.shape}, and was {state[path].shape}")
         state[path] = x.to(state[path].dtype, copy=True)
     plan = refitted_plan(engine.plan, program, after)
-    engine = Engine(plan, engine.dla_core)
+    engine = Engine(plan, engine.dla_core, engine.compute_capabilities)
     return replace(converted, engine=engine, program=after, state=state, weights=weights)
 
 

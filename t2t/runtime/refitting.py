@@ -48,6 +48,10 @@ def refitted_plan(plan: torch.Tensor, before: Program, after: Program) -> PlanDa
         EngineError: the plan cannot run there, is not refittable, or TensorRT does not take a
             weight that has changed.
     """
+    if before.version != after.version:
+        raise ConversionError(
+            f"the network was made by {before.version}, and here is {after.version}: {_AGAIN}"
+        )
     changed = list(changed_weights(before, after))
     if not changed:
         return plan
@@ -69,10 +73,6 @@ def changed_weights(before: Program, after: Program) -> Iterator[tuple[Layer, st
     Raises:
         ConversionError: the networks differ in more than weights.
     """
-    if before.version != after.version:
-        raise ConversionError(
-            f"the network was made by {before.version}, and here is {after.version}: {_AGAIN}"
-        )
     if (before.inputs, before.outputs) != (after.inputs, after.outputs):
         raise ConversionError(f"the network has other inputs or outputs: {_AGAIN}")
     for old, new in zip(before.layers, after.layers, strict=False):
