@@ -109,10 +109,13 @@ class Converted:
             )
         if json.dumps(self.signature.to_data()) != json.dumps(other.signature.to_data()):
             raise ConversionError(f"{self.signature} and {other.signature} are not the same")
-        for layer, name in changed_weights(self.program, other.program):
-            raise ConversionError(
-                f"the weights {name!r} of {layer.name!r} are not the same in both"
-            )
+        try:
+            changed = list(changed_weights(self.program, other.program))
+        except ConversionError as error:
+            raise ConversionError(f"the networks are not the same: {error}") from error
+        if changed:
+            layer, name = changed[0]
+            raise ConversionError(f"the weights {name!r} of {layer.name!r} are not the same")
         added = [other.engine, *other.engine.others]
         engines = [self.engine, *self.engine.others]
         for engine in added:
