@@ -468,6 +468,8 @@ def _convert_whole(
 ) -> tuple[TRTModule, tuple[str, ...]]:
     """Convert a module whole; return it and the names of what it keeps between calls."""
     options = {**_DEFAULTS, **given}
+    if options["refittable"] and options["shape_examples"] is not None:
+        options["shape_examples"] = list(options["shape_examples"])  # for two traces
     wanted = _scales(module, options)
     trace = _traced(module, inputs, kwargs, options)
     if not is_part:

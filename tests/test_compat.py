@@ -91,7 +91,8 @@ def test_the_call() -> None:
 
 def test_what_there_is_no_more() -> None:
     module, x = nn.ReLU(), drawn(2, 3)
-    for name, value in {"use_onnx": True, "dla_core": 1, "device_types": {module: "DLA"}}.items():
+    refused = {"use_onnx": True, "gpu_fallback": False, "device_types": {module: "DLA"}}
+    for name, value in refused.items():
         with pytest.raises(OptionError, match=name):
             torch2trt(module, [x], **{name: value})
     with pytest.raises(OptionError, match="both say"):

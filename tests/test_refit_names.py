@@ -201,6 +201,45 @@ def test_large_numbers_are_refused_where_types_would_change(load):
     check(stand_in, wide.refit(large, strict=False), model, x)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_only": "int8"},
+        {"weight_only": "int4"},
+        {"int8": True},
+    ],
+)
+def test_scales_of_quantized_weights_follow(load, options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4)).eval()
+    x = torch.rand(2, 128)
+    if "int8" in options:
+        options = {**options, "calibration": t2t.calibrate(model, [[x], [x * 2]])}
+    converted = convert(model, [x], **options)
+    other_weights(model, 10)
+    stand_in = load(converted)
+    if options.get("weight_only") == "int4":
+        with pytest.raises(EngineError, match="takes no new ones for them"):
+            converted.refit(model.state_dict())
+        return
+    newer = converted.refit(model.state_dict())
+    again = convert(model, [x], **options)
+    changed = 0
+    for mine, wanted, old in zip(
+        newer.program.layers, again.program.layers, converted.program.layers, strict=True
+    ):
+        for name, weight in wanted.weights.items():
+            assert torch.equal(mine.weights[name].reshape(-1), weight.reshape(-1)), mine.name
+            changed += not torch.equal(old.weights[name].reshape(-1), weight.reshape(-1))
+    assert changed >= 4
+    assert len(stand_in.given) >= changed
+    for bad in (torch.nan, torch.inf):
+        wrong = {"0.weight": model[0].weight.detach().clone()}
+        wrong["0.weight"][3, 5] = bad
+        with pytest.raises(ConversionError, match=r"'0\.weight' has NaN or infinite"):
+            converted.refit(wrong, strict=False)
+
+
 class Decides(nn.Module):
     def __init__(self, how):
         super().__init__()

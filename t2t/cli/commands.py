@@ -289,10 +289,9 @@ def _calibration(paths: Sequence[Path], device: torch.device) -> Any:
 
 
 def _inputs(paths: Sequence[Path], device: torch.device) -> list[Any] | None:
-    import torch
+    from t2t.files import read_tensors
 
-    loaded = [torch.load(path, weights_only=True, map_location=device) for path in paths]
-    return loaded or None
+    return [read_tensors(path, "file of inputs", device) for path in paths] or None
 
 
 def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> None:
@@ -366,10 +365,9 @@ def verify(
 @reporting
 def inspect(*, file: Path) -> Result:
     """Show what FILE takes, returns and was built for: a checkpoint, a bundle or an engine."""
-    import torch
-
     from t2t.cli import converted as parts
     from t2t.errors import EngineError
+    from t2t.files import read_tensors
     from t2t.module import TRTModule, load
 
     files = [path for path in file.rglob("*") if path.is_file()] if file.is_dir() else [file]
@@ -383,7 +381,7 @@ def inspect(*, file: Path) -> Result:
         converted = load(file)
         # `load` has checked the metadata.
         entries = file / "module.pt" if file.is_dir() else file
-        metadata = json.loads(torch.load(entries, weights_only=True, mmap=True)["metadata"])
+        metadata = json.loads(read_tensors(entries, "checkpoint", mmap=True)["metadata"])
         kind = "bundle" if file.is_dir() else "checkpoint"
         data |= {"kind": kind, "format": metadata["format"], "writer": metadata["writer"]}
         facts = [(kind, head), ("written by", f"{data['writer']}, format {data['format']}")]

@@ -42,6 +42,7 @@ class _Entry:
     names: tuple[str, ...]
     dtype: torch.dtype
     shape: tuple[int, ...]
+    is_finite: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +71,9 @@ class WeightMap:
         state = recorder.state
         fixed = {name: (reason, _checksum(state[name])) for name, reason in recorder.fixed.items()}
         entries = [
-            _Entry(tuple(names), state[names[0]].dtype, tuple(state[names[0]].shape))
+            _Entry(tuple(names), x.dtype, tuple(x.shape), bool(x.isfinite().all()))
             for names in recorder.inputs
+            for x in [state[names[0]]]
         ]
         calls = [
             OperatorStep(call.operator, call.args, call.kwargs, call.results)
@@ -184,6 +186,8 @@ class WeightMap:
                         f"{name!r} is {x.dtype} {tuple(x.shape)}, and was {entry.dtype} "
                         f"{entry.shape}"
                     )
+                if entry.is_finite and not x.isfinite().all():
+                    raise ConversionError(f"{name!r} has NaN or infinite elements, and had none")
                 x = x.to("cpu", entry.dtype)
                 if index in given and not torch.equal(given[index], x):
                     raise ConversionError(
@@ -197,7 +201,12 @@ class WeightMap:
         """Return the entries of a checkpoint, without the prefix "refit"."""
         data = {
             "entries": [
-                [entry.names, str(entry.dtype).removeprefix("torch."), entry.shape]
+                [
+                    entry.names,
+                    str(entry.dtype).removeprefix("torch."),
+                    entry.shape,
+                    entry.is_finite,
+                ]
                 for entry in self.entries
             ],
             "places": [*self.places],
@@ -219,8 +228,10 @@ class WeightMap:
         try:
             data = json.loads(entries[""])
             own = [
-                _Entry(tuple(map(str, names)), getattr(torch, dtype), tuple(map(int, shape)))
-                for names, dtype, shape in data["entries"]
+                _Entry(
+                    tuple(map(str, names)), getattr(torch, dtype), tuple(map(int, shape)), finite
+                )
+                for names, dtype, shape, finite in data["entries"]
             ]
             steps = Partition.from_state(
                 {name[1:]: x for name, x in entries.items() if name}, _no_engine
