@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import t2t
+from t2t.cli.converted import facts_shown
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.runtime import Execution
 from tests.engines import StandInEngine
@@ -78,6 +79,8 @@ def test_a_checkpoint_has_all_plans():
     assert "for compute capability 8.9" in text
     assert "another engine: Engine(" in text
     assert "for compute capability 12.0)" in text
+    facts = [text for name, text in facts_shown(loaded) if name == "another"]
+    assert [text[-6:] for text in facts] == [" 12.0)", "y 8.6)"]
     damaged = loaded.state_dict()
     damaged["plans.2"] = damaged["plans.2"].clone()
     damaged["plans.2"][100] ^= 1

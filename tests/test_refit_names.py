@@ -14,6 +14,7 @@ from torch import nn
 
 import t2t
 from t2t.backend import trt
+from t2t.cli.converted import facts_shown
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from tests.test_refit import X, check, load, other_weights
 
@@ -115,6 +116,7 @@ def test_a_checkpoint_keeps_the_names(model, converted, load):
     stand_in = load(loaded)
     newer = copy.deepcopy(loaded).refit(model.state_dict())
     check(stand_in, newer, model, X)
+    assert ("new weights", "by names") in facts_shown(loaded)
     newer = copy.deepcopy(loaded)
     newer.require_engine = True
     newer = newer.refit({k: x.half() for k, x in model.state_dict().items()})
@@ -299,6 +301,7 @@ def test_what_is_not_seen_leaves_no_names(load, how):
     model = Decides(how).eval()
     converted = convert(model, [torch.rand(5, 2)])
     load(converted)
+    assert any("t2t.refit only: not all" in text for _, text in facts_shown(converted))
     with pytest.raises(EngineError, match=r"not all that computes .* was seen.* t2t\.refit"):
         converted.refit(model.state_dict())
 
