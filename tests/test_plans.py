@@ -103,6 +103,7 @@ def test_a_checkpoint_has_all_plans():
         (lambda: convert("8.9"), EngineError, "there already"),
         (lambda: convert("12.0", keep_program=False), EngineError, "keep_program=True"),
         (t2t.TRTModule, EngineError, "empty"),
+        (made, EngineError, "a converted module is needed, not a Sequential"),
         (
             lambda: convert(
                 "12.0", partial=True, torch_executed_ops=["aten::relu"], min_block_size=1

@@ -187,6 +187,9 @@ def test_wrong_entries(model, converted, load):
     ):
         with pytest.raises(ConversionError, match=words):
             converted.refit(given, strict=strict)
+    for wrong in (model, "weights.pth", list(state.items()), None):
+        with pytest.raises(ConversionError, match=r"a mapping of names .* t2t\.refit\("):
+            converted.refit(wrong)
     assert not stand_in.given
 
 
@@ -349,3 +352,25 @@ def test_damaged_maps(converted):
     damaged = {**state, "refit": state["refit"][:-1]}
     with pytest.raises(CheckpointError, match="'refit'"):
         t2t.TRTModule().load_state_dict(damaged)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_a_real_engine(model, place):
+    x = X.cuda()
+    reason = t2t.convert(model, [X]).engine.why_not(x.device)
+    if reason is not None:
+        pytest.skip(reason)
+    model.to(place)
+    converted = t2t.convert(model, [X.to(place)], refittable=True)
+    for seed, names in ((13, None), (14, {"bn.weight"}), (15, {"gain", "lstm.weight_ih_l0"})):
+        other_weights(model, seed, names)
+        state = model.state_dict()
+        given = {name: state[name] for name in names or state}
+        converted = converted.refit(given, strict=names is None)
+        with torch.no_grad():
+            wanted = model(X.to(place)).cuda()
+        y = converted(x)
+        assert converted.ran_on.is_engine
+        assert torch.linalg.norm(y - wanted) <= 1e-4 * torch.linalg.norm(wanted)

@@ -428,6 +428,8 @@ class TRTModule(torch.nn.Module):
             ConversionError: the other one's network is not the same, to the bits of its weights.
             EngineError: one of them has no engine or no program, or has the plan already.
         """
+        if not isinstance(other, TRTModule):
+            raise EngineError(f"a converted module is needed, not a {type(other).__name__}")
         self._converted = self._filled().with_plan(other._filled())
 
     def export(

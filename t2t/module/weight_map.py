@@ -86,7 +86,7 @@ class WeightMap:
             if (number := recorder.number_of(weight)) is not None
         }
         needed, steps = _needed(calls, found.values())
-        constants = {n: x for n, x in recorder.constants.items() if n in needed}
+        constants = {n: x.cpu() for n, x in recorder.constants.items() if n in needed}
         # Constants alone make no weight that changes.
         kept = {place: number for place, number in found.items() if number not in constants}
         partition = Partition(len(entries), steps, [*kept.values()], (), constants)
@@ -259,6 +259,11 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
             if why
             else "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
+        )
+    if not isinstance(state_dict, Mapping):
+        raise ConversionError(
+            f"a state_dict is a mapping of names to tensors, not a {type(state_dict).__name__}; "
+            f"{_ADVICE}"
         )
     if engine.others:
         raise EngineError("it has several plans, and one GPU refits one: refit each, then add_plan")
