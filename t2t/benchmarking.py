@@ -203,7 +203,10 @@ def benchmark(
         timings[0] = replace(timings[0], memory=_with_scratch(timings[0], module_trt, device))
     details = {} if isinstance(module_trt, PartialModule) else module_trt.details
     shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-    return Benchmark(tuple(timings), RanOn.of(device, reason, details), shapes, warmup)
+    # Of several engines, only the module knows which one has run.
+    ran_on = None if reason else module_trt.ran_on
+    ran_on = ran_on or RanOn.of(device, reason, details)
+    return Benchmark(tuple(timings), ran_on, shapes, warmup)
 
 
 def _engines(module: TRTModule) -> dict[str, TRTModule]:

@@ -16,12 +16,20 @@ from typing import Any, Literal
 import torch
 
 from t2t.backend import use
-from t2t.building import build, built_for, check_capabilities, check_quantized, quantized_types
+from t2t.building import (
+    build,
+    built_for,
+    check_capabilities,
+    check_dla,
+    check_quantized,
+    quantized_types,
+)
 from t2t.errors import ConversionError, EngineError, OptionError, StateError
 from t2t.exported import dynamic_shapes_of, unpacked
 from t2t.io import Signature, arguments
 from t2t.lowering import Conversion, Traced, trace_module, without_dropout
 from t2t.module import Converted, PartialModule, TRTModule
+from t2t.module.weight_map import WeightMap, with_other_weights
 from t2t.options import check_module, check_options, refuse_unknown
 from t2t.partial import convert_parts
 from t2t.partition import Wishes, partitioned
@@ -33,6 +41,7 @@ from t2t.reference import Program, capture
 from t2t.rounding import Bits
 from t2t.runtime import PlanData
 from t2t.runtime.refitting import refitted_plan
+from t2t.tracing.weights import WeightRecorder
 from t2t.tuning import Trials, tuned
 
 __all__ = ["computed_in", "convert", "convert_submodules", "refit"]
@@ -76,7 +85,10 @@ def convert(
     optimization_level: int | None = None,
     tf32: bool = False,
     refittable: bool = False,
+    weight_streaming: bool = False,
     compute_capabilities: Sequence[str] = (),
+    dla_core: int | None = None,
+    dla_modules: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     configure: Callable[[Any], None] | None = None,
@@ -154,10 +166,17 @@ def convert(
         workspace: most scratch memory that a layer may use, in bytes; None is TensorRT's default.
         optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
         tf32: let fp32 matrix products round to 10 bits of mantissa.
-        refittable: let the engine take new weights later, by `t2t.refit`; only where there is a
-            GPU, and it may be a little slower.
+        refittable: let the engine take new weights later, by ``model_trt.refit(state_dict)`` or
+            `t2t.refit`; only where there is a GPU, and it may be a little slower. The module is
+            traced twice, the second time a copy with other weights.
+        weight_streaming: let the engine keep a part of its weights in the CPU's memory, as
+            ``model_trt.weight_streaming_budget`` says, for models larger than the GPU's memory.
         compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
+        dla_core: the deep learning accelerator (of a Jetson, with TensorRT 10) that computes the
+            layers that it can; the GPU computes the others. It has half precision and int8 only.
+        dla_modules: with ``dla_core``, names of the submodules (shell patterns) that are computed
+            there as far as it can; by default all.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
             TensorRT-RTX times nothing when it builds and leaves the file alone.
         cache_dir: a folder of engines: what is converted again with the same weights, options,
@@ -211,6 +230,7 @@ def convert(
     options = {name: value for name, value in options.items() if name not in _OF_PARTS}
     with use(backend):
         check_capabilities(compute_capabilities)
+        check_dla(dla_core)
         if partial:
             return _convert_partial(module, inputs, kwargs, options, wishes)
         return _convert_whole(module, inputs, kwargs, **options)[0]
@@ -298,6 +318,10 @@ def refit(
             "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
         )
+    was_refittable = converted.details.get("refittable") is not None
+    options = {"refittable": was_refittable, **options}
+    if converted.engine.others:
+        raise EngineError("it has several plans, and one GPU refits one: refit each, then add_plan")
     with use(converted.details["backend"]):
         made = _convert_whole(module, inputs, kwargs, refit=converted, **options)[0]
     made.require_engine, made.cuda_graph = converted.require_engine, converted.cuda_graph
@@ -444,6 +468,8 @@ def _convert_whole(
 ) -> tuple[TRTModule, tuple[str, ...]]:
     """Convert a module whole; return it and the names of what it keeps between calls."""
     options = {**_DEFAULTS, **given}
+    if options["refittable"] and options["shape_examples"] is not None:
+        options["shape_examples"] = list(options["shape_examples"])  # for two traces
     wanted = _scales(module, options)
     trace = _traced(module, inputs, kwargs, options)
     if not is_part:
@@ -466,7 +492,14 @@ def _traced(
     names = (*_OF_INPUTS, "shape_examples", "narrow_shapes", "ignore_dropout")
     started = time.perf_counter()
     given = {name: options[name] for name in names}
-    trace = trace_module(module, inputs, kwargs, data_sizes=data_sizes, **given)
+    trace = trace_module(
+        module,
+        inputs,
+        kwargs,
+        data_sizes=data_sizes,
+        refittable=options["refittable"] and not data_sizes,
+        **given,
+    )
     _log.info("%d calls in %.2f s", len(trace.graph.calls), time.perf_counter() - started)
     return trace
 
@@ -498,7 +531,11 @@ def _converted(
     layers, taken = conversion.network.raw.num_layers, time.perf_counter() - started
     _log.info("network of %d layers in %.2f s", layers, taken)
     edges = policy.low if options["low_precision_io"] else None
-    return _engine(conversion, options, module, tuning, edges)
+
+    def convert_again(other: torch.nn.Module) -> Conversion:
+        return _traced(other, *call, options).lowered(policy, wanted)
+
+    return _engine(conversion, options, module, tuning, edges, convert_again)
 
 
 def _engine(
@@ -507,6 +544,7 @@ def _engine(
     original: Any = None,
     tuning: Tuning | None = None,
     low_precision_io: torch.dtype | None = None,
+    convert_again: Callable[[torch.nn.Module], Conversion] | None = None,
 ) -> TRTModule:
     """Build the engine of a network."""
     network, capabilities = conversion.network, options["compute_capabilities"]
@@ -514,6 +552,10 @@ def _engine(
     program = None
     if options["keep_program"] or options["cache_dir"] is not None:
         program = capture(network.raw, network.weights, network.sizes())
+    weights = None
+    if conversion.weights is not None and convert_again is not None and options["keep_program"]:
+        assert program is not None
+        weights = _weight_map(conversion.weights, program, original, convert_again)
     started = time.perf_counter()
     previous: TRTModule | None = options.get("refit")
     if previous is None:
@@ -525,10 +567,12 @@ def _engine(
             program=program,
         )
         compute_capabilities = built_for(capabilities)
+        facts = {name: options[name] for name in ("weight_streaming", "dla_core")}
     else:
         assert program is not None
         plan = _refitted(previous, conversion.signature, program)
         compute_capabilities = tuple(previous.details["compute_capabilities"])
+        facts = {name: previous.details.get(name) for name in ("weight_streaming", "dla_core")}
     _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
     return TRTModule(
         plan,
@@ -542,7 +586,30 @@ def _engine(
         tuning=tuning,
         low_precision_io=low_precision_io,
         plugins=network.plugins,
+        weights=weights,
+        built=facts,
     )
+
+
+def _weight_map(
+    recorder: WeightRecorder,
+    program: Program,
+    module: Any,
+    convert_again: Callable[[torch.nn.Module], Conversion],
+) -> WeightMap | str:
+    """Return how the weights come from the module's own, tried on other numbers; or why not."""
+    if not isinstance(module, torch.nn.Module):
+        return "a function has no state_dict"
+    try:
+        weights = WeightMap.of(recorder, program)
+        other = with_other_weights(module, weights.fixed)
+        network = convert_again(other).network
+        found = capture(network.raw, network.weights, network.sizes())
+        weights.check_against(program, found, other.state_dict())
+    except Exception as error:  # noqa: BLE001  the module's own code may refuse other numbers
+        _log.info("no refit by names: %r", error)
+        return str(error)
+    return weights
 
 
 def _refitted(previous: TRTModule, signature: Signature, program: Program) -> PlanData:
@@ -553,8 +620,7 @@ def _refitted(previous: TRTModule, signature: Signature, program: Program) -> Pl
             f"the module takes or returns something else than the converted one: {signature} and "
             f"not {previous.signature}. Give the options that it was converted with"
         )
-    device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
-    return refitted_plan(previous.engine.plan, previous.program, program, device)
+    return refitted_plan(previous.engine.plan, previous.program, program)
 
 
 _OF_BUILDER = (
@@ -562,7 +628,10 @@ _OF_BUILDER = (
     "optimization_level",
     "tf32",
     "refittable",
+    "weight_streaming",
     "compute_capabilities",
+    "dla_core",
+    "dla_modules",
     "timing_cache",
     "cache_dir",
     "configure",

@@ -6,7 +6,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.graph import Call, with_bodies
+from t2t.tracing.weights import WeightRecorder
 
 __all__ = [
     "Conversion",
@@ -73,6 +74,7 @@ class Conversion:
         quantization: what calibration or ``weights`` has made of its products.
         state: what the module keeps between calls, as it is before the first one.
         never_empty: sizes of 0, which the signature allows, never reach the engine.
+        weights: how the network's weights were computed, where that was recorded.
     """
 
     network: Network
@@ -83,6 +85,7 @@ class Conversion:
     quantization: Quantization = field(default_factory=Quantization)
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
     never_empty: bool = False
+    weights: WeightRecorder | None = None
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
@@ -158,24 +161,35 @@ def trace_module(
     output_names: Sequence[str] | None = None,
     ignore_dropout: bool = False,
     data_sizes: bool = False,
+    refittable: bool = False,
     **shapes: Any,
 ) -> Traced:
     """Run a module's forward pass once; networks of several precisions can be made of it.
 
     Takes and raises what `to_network` does, all but what decides about precision. With
-    ``data_sizes``, sizes may depend on the data, which no network can have but a partition.
+    ``data_sizes``, sizes may depend on the data, which no network can have but a partition. With
+    ``refittable``, what computes weights of the module's own is recorded.
     """
     check_module(module)
     import_for_packages()
     # First, so that a missing TensorRT is said at once.
     builder = create_builder()
     example = Example.of(module, inputs, kwargs, input_names, **shapes)
-    example, graph, kept = _trace(module, example, narrow_shapes, ignore_dropout, data_sizes)
+    weights = WeightRecorder(_entries(module)) if refittable else None
+    example, graph, kept = _trace(
+        module, example, narrow_shapes, ignore_dropout, data_sizes, weights
+    )
     values, structure, _ = graph.output
     if not values:
         raise ConversionError("the module returns no tensor")
     names = output_names_of(structure, len(values), output_names, example.names)
-    return Traced(graph, example, kept, builder, tuple(names))
+    return Traced(graph, example, kept, builder, tuple(names), weights)
+
+
+def _entries(module: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a module's ``state_dict``, its own ones."""
+    found = module.state_dict(keep_vars=True) if isinstance(module, torch.nn.Module) else {}
+    return {name: x for name, x in found.items() if isinstance(x, torch.Tensor)}
 
 
 def missing_operators(
@@ -256,6 +270,7 @@ class Traced:
         kept: names of what the module keeps between calls, though its results do not depend on it.
         builder: the builder of the networks.
         output_names: names of the networks' outputs.
+        weights: records what computes weights, for a network that gets new ones.
     """
 
     graph: Graph
@@ -263,6 +278,7 @@ class Traced:
     kept: tuple[str, ...]
     builder: Any
     output_names: tuple[str, ...]
+    weights: WeightRecorder | None = None
 
     @property
     def outputs(self) -> dict[str, Value]:
@@ -308,16 +324,18 @@ class Traced:
         Raises:
             ConversionError: a call cannot be converted, or not be quantized.
         """
-        network = Network(backend.create_network(self.builder), policy)
+        raw = backend.create_network(self.builder)
+        network = Network(raw, policy, refittable=self.weights is not None)
         values = list(self.outputs.values())
         for name in self.outputs:
             network.reserve(name)
-        plan = Plan() if quantize is None else planned(self.graph, values, quantize, policy)
-        if quantize is not None and strict:
-            plan.check()
-        emit(self.graph, network, self.example.names, values, plan.roundings)
-        for name, value in self.outputs.items():
-            network.mark_output(value.tensor, name)
+        with self.weights or nullcontext():
+            plan = Plan() if quantize is None else planned(self.graph, values, quantize, policy)
+            if quantize is not None and strict:
+                plan.check()
+            emit(self.graph, network, self.example.names, values, plan.roundings)
+            for name, value in self.outputs.items():
+                network.mark_output(value.tensor, name)
         return Conversion(
             network,
             self.builder,
@@ -326,6 +344,7 @@ class Traced:
             self.kept,
             plan.quantization,
             dict(self.example.state),
+            weights=self.weights,
         )
 
     def signature(self, policy: Policy) -> Signature:
@@ -408,6 +427,7 @@ def _trace(
     narrow_shapes: bool,
     ignore_dropout: bool,
     data_sizes: bool = False,
+    weights: WeightRecorder | None = None,
 ) -> tuple[Example, Graph, tuple[str, ...]]:
     """Return the trace, and names of what the module keeps without that results depend on it.
 
@@ -423,19 +443,20 @@ def _trace(
     while True:
         try:
             with without_dropout(module, ignore_dropout):
-                graph = trace(
-                    module,
-                    example.args,
-                    example.kwargs,
-                    names=example.names,
-                    dimensions=example.declared.dimensions,
-                    boxes=example.declared.boxes(),
-                    narrow_shapes=narrow_shapes,
-                    automatic=example.declared.automatic,
-                    data_sizes=data_sizes,
-                    state=example.state,
-                    finish=finish,
-                )
+                with weights or nullcontext():
+                    graph = trace(
+                        module,
+                        example.args,
+                        example.kwargs,
+                        names=example.names,
+                        dimensions=example.declared.dimensions,
+                        boxes=example.declared.boxes(),
+                        narrow_shapes=narrow_shapes,
+                        automatic=example.declared.automatic,
+                        data_sizes=data_sizes,
+                        state=example.state,
+                        finish=finish,
+                    )
                 inputs = example.args, example.kwargs
                 check_state(module, inputs, graph.kept, example.state)
                 check_constants(module, inputs, _constants(graph))

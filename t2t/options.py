@@ -34,8 +34,8 @@ _NO_ONNX = "there is no ONNX on the way; leave it out"
 _LOGGING = 'TensorRT\'s messages go to logging.getLogger("t2t.tensorrt"): set its level'
 _PRECISION = "say fp16=True or bf16=True; without them the model's own types are kept"
 _DEVICE = "the converted module runs where its inputs are; leave it out"
-_NO_DLA = "DLA is not supported; leave it out"
-_REFIT = "say refittable=True, and then t2t.refit(model_trt, module, inputs)"
+_DLA = "say dla_core=0, and dla_modules=[names of submodules] where not all is to run there"
+_REFIT = "say refittable=True, and then model_trt.refit(state_dict) or t2t.refit(...)"
 _GRAPHS = "it is a setting of the converted module: model_trt.cuda_graph = True"
 _CACHE = "say cache_dir=<a folder>: what was built before is not built again"
 
@@ -62,9 +62,8 @@ FOREIGN: dict[str, str] = {
         ),
         ("log_level verbose debug", _LOGGING),
         (
-            "default_device_type dla_core gpu_fallback device_types allow_gpu_fallback "
-            "dla_sram_size dla_local_dram_size dla_global_dram_size",
-            _NO_DLA,
+            "default_device_type gpu_fallback device_types allow_gpu_fallback",
+            _DLA,
         ),
         # torch_tensorrt
         ("ir", "t2t has one way, the traced forward pass; leave it out"),
@@ -103,10 +102,11 @@ FOREIGN: dict[str, str] = {
             "sparse_weights strip_engine_weights "
             "num_avg_timing_iters avg_timing_iterations max_aux_streams version_compatible "
             "hardware_compatible engine_capability capability tiling_optimization_level "
-            "l2_limit_for_tiling enable_weight_streaming use_fp32_acc tactic_sources "
-            "memory_pool_limits",
+            "l2_limit_for_tiling use_fp32_acc tactic_sources "
+            "memory_pool_limits dla_sram_size dla_local_dram_size dla_global_dram_size",
             _CONFIGURE,
         ),
+        ("enable_weight_streaming", "say weight_streaming=True"),
         # Exporters
         ("dynamic_axes dynamic dynamic_batch input_shapes input_shape shapes", _SHAPES),
     )
@@ -169,6 +169,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             "tolerance says what low precision may lose: give fp16=True, bf16=True, int8=True, "
             "fp8=True or weight_only, too"
         )
+    if options["dla_modules"] and options["dla_core"] is None:
+        raise OptionError("dla_modules are what the DLA computes: give dla_core=0")
     _check_quantization(options)
 
 
@@ -297,6 +299,9 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "tf32": _FLAG,
     "refittable": _FLAG,
+    "weight_streaming": _FLAG,
+    "dla_core": (_or_none(lambda value: _is_int(value) and value >= 0), "the number of a DLA core"),
+    "dla_modules": (_is_names, 'a list of submodules\' names: ["backbone", "neck.*"]'),
     "compute_capabilities": (_is_names, 'a list of compute capabilities: ["8.6", "8.9"]'),
     "timing_cache": (_or_none(_is_new_file), "the path of a file, in a directory that exists"),
     "cache_dir": (_or_none(_is_folder), "the path of a folder, which is made where there is none"),

@@ -72,6 +72,21 @@ class StandInEngine:
     name: str = "Unnamed Network 0"
     refittable: bool = False
     capturable: bool = True
+    streamable_weights_size: int = 0
+    budget: int | None = None  # of weights on the GPU; None where none was set
+
+    @property
+    def weight_streaming_budget_v2(self) -> int:
+        return self.streamable_weights_size if self.budget is None else self.budget
+
+    @weight_streaming_budget_v2.setter
+    def weight_streaming_budget_v2(self, budget: int) -> None:
+        assert not self.contexts, "TensorRT takes it only before there is a context"
+        assert budget >= 0
+        self.budget = budget
+
+    def get_weight_streaming_automatic_budget(self) -> int:
+        return self.streamable_weights_size // 3
 
     @property
     def num_io_tensors(self) -> int:

@@ -42,7 +42,7 @@ OBJECTS = {
         "registry": "IPluginRegistry",
     },
     "t2t/plugins/sizes.py": {"builder": "IExprBuilder"},
-    "t2t/runtime/plans.py": {"runtime": "Runtime"},
+    "t2t/runtime/plans.py": {"runtime": "Runtime", "engine": "ICudaEngine"},
     "t2t/runtime/idle.py": {},
     "t2t/runtime/inspection.py": {"engine": "ICudaEngine"},
     "t2t/runtime/outputs.py": {},
@@ -87,8 +87,8 @@ def versions_with(cls, member):
     return entry["members"].get(member, [])
 
 
-# Functions of the module, which is not in the data; each has been there since TensorRT 8.
-FUNCTIONS = {("get_plugin_registry", None)}
+# What is not in the data; each has been there since TensorRT 8.
+FUNCTIONS = {("get_plugin_registry", None), ("DeviceType", None), ("DeviceType", "DLA")}
 USES = sorted(
     {use for path in OBJECTS for use in uses(path) if use[1] != "__init__"} - FUNCTIONS, key=str
 )

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from rich.progress import Progress
 
 from t2t import backend
 from t2t.backend import trt
-from t2t.building import build, built_for, create_builder
+from t2t.building import build, built_for, check_dla, create_builder
+from t2t.building.builder import _put_on_dla
 from t2t.building.progress import Phases, shown
 from t2t.errors import BuildError
 from tests.networks import RANGE, conv_relu
@@ -74,6 +76,63 @@ def test_a_refittable_engine_is_asked_for(builder):
     plan(builder, configure=look)
     plan(builder, refittable=True, configure=look)
     assert seen == [False, True]
+
+
+def test_weight_streaming_is_asked_for():
+    seen = []
+
+    def look(config):
+        seen.append(config.get_flag(trt.BuilderFlag.WEIGHT_STREAMING))
+
+    plain = plan(create_builder(), configure=look)
+    assert plan(create_builder(), configure=look, weight_streaming=True) != plain
+    assert seen == [False, True]
+
+
+class DlaConfig:
+    """IBuilderConfig of a Jetson whose DLA takes convolutions only."""
+
+    def __init__(self):
+        self.DLA_core = -1
+        self.flags = set()
+        self.devices = {}
+
+    def set_flag(self, flag):
+        self.flags.add(flag.name)
+
+    def can_run_on_DLA(self, layer):
+        return layer.type == trt.LayerType.CONVOLUTION
+
+    def set_device_type(self, layer, device):
+        self.devices[layer.name] = device
+
+
+def test_the_dla_gets_the_layers_that_it_can_run(builder):
+    network = conv_relu(builder)
+    names = ["backbone.0/conv2d", "backbone.1/relu"]
+    for index, name in enumerate(names):
+        network.get_layer(index).name = name
+    for modules in ((), ["backbone"], ["backbone.*"], ["head", "backbone.0"]):
+        config = DlaConfig()
+        _put_on_dla(config, network, 1, modules)
+        assert config.DLA_core == 1
+        assert config.flags == {"GPU_FALLBACK"}
+        assert config.devices == {names[0]: trt.DeviceType.DLA}
+    for modules in (["backbone.1"], ["head"]):
+        with pytest.raises(BuildError, match=rf"none of the . layers of {modules[0]}.*fp16=True"):
+            _put_on_dla(DlaConfig(), network, 0, modules)
+
+
+def test_machines_without_such_a_dla(monkeypatch):
+    check_dla(None)
+    with pytest.raises(BuildError, match="TensorRT-RTX has no DLA"):
+        check_dla(0)
+    jetson = SimpleNamespace(num_DLA_cores=2)
+    monkeypatch.setattr("t2t.backend.is_rtx", lambda: False)
+    monkeypatch.setattr("t2t.building.builder.create_builder", lambda: jetson)
+    check_dla(1)
+    with pytest.raises(BuildError, match=r"dla_core=2: TensorRT .* finds 2 DLA cores here"):
+        check_dla(2)
 
 
 def test_tf32_changes_the_plan():

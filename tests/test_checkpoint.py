@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import os
+import pickle
 import warnings
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from torch import nn
 
 import t2t
 from t2t.errors import CheckpointError, EngineError
+from t2t.files import read_tensors
 from t2t.reference import Program
 from t2t.reference.shared import _SMALLEST, Place, find
 
@@ -339,3 +341,42 @@ def test_loading_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded(converted().state_dict())
+
+
+class Code:
+    """What must not run when a file is read."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made by a file",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        (b"hello", "torch.save did not write it"),
+        (b"\x80\x02.", "torch.save did not write it"),
+        (b"PK\x03\x04 no archive", "torch.save did not write it"),
+        (pickle.dumps({"metadata": Code()}, protocol=2), "it holds posix.mkdir, and only tensors"),
+        ({"metadata": Code()}, "it holds posix.mkdir, and only tensors"),
+        ({"metadata": torch.nn.Linear(2, 2)}, "it holds torch.nn.modules.linear.Linear, and only"),
+    ],
+)
+def test_files_that_are_not_read(content, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(content, bytes):
+        Path("file").write_bytes(content)
+    else:
+        torch.save(content, "file")
+    readers = {
+        "checkpoint": t2t.load,
+        "saved program": Program.load,
+        "file of inputs": lambda path: read_tensors(path, "file of inputs"),
+    }
+    for what, read in readers.items():
+        with pytest.raises(CheckpointError, match=rf"^file is no {what}: {words}") as caught:
+            read("file")
+        assert "weights_only" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(FileNotFoundError):
+        read_tensors("nothing", "checkpoint")

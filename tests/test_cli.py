@@ -313,7 +313,7 @@ def test_weights(folder):
     assert not data("verify", "net.pt", *source, code=1)["ok"]
     assert "size mismatch" in refused("convert", source[0], "--weights", "weights.pth", *shape)
     Path("text.pth").write_text("no weights")
-    assert "cannot read it" in refused("convert", *source, "--weights", "text.pth", *shape)
+    assert "did not write it" in refused("convert", *source, "--weights", "text.pth", *shape)
     torch.save([1, 2], "list.pth")
     assert "no state_dict" in refused("convert", *source, "--weights", "list.pth", *shape)
 

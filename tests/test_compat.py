@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from t2t.compat import (
     trt_,
 )
 from t2t.errors import (
+    BuildError,
     CheckpointError,
     ConversionError,
     EngineError,
@@ -91,11 +93,23 @@ def test_the_call() -> None:
 
 def test_what_there_is_no_more() -> None:
     module, x = nn.ReLU(), drawn(2, 3)
-    for name, value in {"use_onnx": True, "dla_core": 1, "device_types": {module: "DLA"}}.items():
+    refused = {"use_onnx": True, "gpu_fallback": False, "device_types": {module: "DLA"}}
+    for name, value in refused.items():
         with pytest.raises(OptionError, match=name):
             torch2trt(module, [x], **{name: value})
     with pytest.raises(OptionError, match="both say"):
         torch2trt(module, [x], max_batch_size=4, max_shapes=[(8, 3)])
+
+
+def test_the_dla_is_asked_for_by_the_default_device() -> None:
+    module, x = nn.ReLU(), drawn(2, 3)
+    dla = SimpleNamespace(name="DLA")  # trt.DeviceType
+    for options in ({"dla_core": 1}, {"dla_core": 0, "gpu_fallback": True, "device_types": {}}):
+        assert torch2trt(module, [x], **options).details["dla_core"] is None
+    with pytest.raises(BuildError, match="dla_core=1: TensorRT-RTX has no DLA"):
+        torch2trt(module, [x], default_device_type=dla, dla_core=1)
+    with pytest.raises(BuildError, match="dla_core=0: TensorRT-RTX has no DLA"):
+        torch2trt(module, [x], default_device_type=dla)
 
 
 def test_a_pooling_converter(registered: Any) -> None:

@@ -332,6 +332,8 @@ def test_the_command_line(exported, tmp_path, monkeypatch):
     for words, *args in (
         ("needs a range", "-o", "no.pt"),
         ("--fp16 is for PyTorch modules", "-o", "no.pt", "--fp16"),
+        ("--dla-core is for PyTorch modules", "-o", "no.pt", "--dla-core", "0"),
+        ("--weight-streaming is for", "-o", "no.pt", "--weight-streaming"),
         ("--fp32-module is for", "-o", "no.pt", "--fp32-module", "a"),
         ("sizes have no steps", "-o", "no.pt", "--shape", "2..8:2x3x8x8"),
         ("name all inputs", "-o", "no.pt", "--shape", "a=1", "--shape", "2"),

@@ -16,6 +16,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
+import t2t
 from t2t import backend
 from t2t.building import build, create_builder
 from t2t.errors import CheckpointError, EngineError, ShapeError
@@ -509,3 +510,44 @@ def test_release_frees_engine_and_weights_until_the_next_call(parts, quiet):
     assert module.ran_on.is_engine
     with pytest.raises(EngineError, match="empty"):
         TRTModule().release()
+
+
+def test_release_of_a_module_in_several_parts(quiet):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3))
+    x = torch.rand(1, 3, 8, 8)
+    options = {"partial": True, "torch_executed_ops": ["aten::relu"], "min_block_size": 1}
+    converted = t2t.convert(model.eval(), [x], **options)
+    y = converted(x)
+    programs = [part.program for part in converted._converted.partition.engines]
+    assert len(programs) == 2
+    assert all(program._executors for program in programs)
+    converted.release()
+    assert not any(program._executors for program in programs)
+    assert torch.equal(converted(x), y)
+
+
+def test_a_weight_streaming_budget_loads_the_engine_again(parts, monkeypatch):
+    plan, program = parts
+    budgets = []
+
+    def deserialize(_plan, _device, budget, _core):
+        budgets.append(budget)
+        raise EngineError("no GPU")
+
+    monkeypatch.setattr("t2t.runtime.engine.deserialize", deserialize)
+    module = TRTModule(plan, SIGNATURE, program, built={"weight_streaming": True})
+    assert module.weight_streaming_budget is None
+    gpu = torch.device("cuda", 0)
+    for budget in (None, 1 << 20, "automatic", 0, None):
+        module.weight_streaming_budget = budget
+        assert module.weight_streaming_budget == budget
+        module.engine.why_not(gpu)
+        module.engine.why_not(gpu)
+    assert budgets == [None, 1 << 20, "automatic", 0, None]
+    for wrong in (-1, "all", True, 0.5):
+        with pytest.raises(ValueError, match="weight_streaming_budget"):
+            module.weight_streaming_budget = wrong
+    fixed = TRTModule(plan, SIGNATURE, program, built={"weight_streaming": False})
+    with pytest.raises(EngineError, match="weight_streaming=True"):
+        fixed.weight_streaming_budget = 5
+    fixed.weight_streaming_budget = None

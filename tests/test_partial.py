@@ -489,3 +489,23 @@ def test_a_detector_keeps_its_decisions_in_pytorch() -> None:
         assert len(wanted["boxes"]) > 0
         for name in wanted:
             torch.testing.assert_close(found[name], wanted[name], rtol=1e-3, atol=1e-3)
+
+
+def test_settings_of_all_engines() -> None:
+    converted = t2t.convert(made(), [X], partial=True, weight_streaming=True)
+    assert isinstance(converted, t2t.PartialModule)
+    engines = list(converted.engines.values())
+    assert len(engines) > 1
+    for name, before, value in (
+        ("cuda_graph", False, True),
+        ("require_engine", False, True),
+        ("weight_streaming_budget", None, 1 << 20),
+    ):
+        assert getattr(converted, name) == before
+        setattr(converted, name, value)
+        assert [getattr(engine, name) for engine in engines] == [value] * len(engines)
+        assert getattr(converted, name) == value
+        setattr(engines[0], name, before)
+        assert getattr(converted, name) is None
+    with pytest.raises(t2t.errors.EngineError, match="forbidden by require_engine"):
+        converted(X)

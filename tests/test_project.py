@@ -58,7 +58,7 @@ ORDER = (
     "cli",
 )
 # The executor judges converters, so it knows nothing of them.
-REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes", "operator_data")
+REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes", "files", "operator_data")
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

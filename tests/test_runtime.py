@@ -15,6 +15,7 @@ from t2t.errors import EngineError, ShapeError
 from t2t.reference import capture
 from t2t.runtime import Engine, Execution, as_plan, deserialize, origin_of
 from t2t.runtime.execution import ALIGNMENT, ready
+from t2t.runtime.inspection import describe
 from tests.engines import Info, StandInEngine
 from tests.networks import RANGE, conv_relu, weights
 
@@ -336,6 +337,57 @@ def test_a_plan_of_a_backend_that_is_not_installed(monkeypatch):
     head[:4], head[24:28] = b"ftrt", bytes([10, 13, 3, 9])
     with pytest.raises(EngineError, match=r"built by tensorrt 10.13.3.9: .*not installed"):
         deserialize(as_plan(head), torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(
+    ("budget", "set_to"), [(None, None), (0, 0), (300, 300), (5000, 999), ("automatic", 333)]
+)
+def test_a_weight_streaming_budget_is_set_before_a_context(
+    plan, program, monkeypatch, budget, set_to
+):
+    stand_in = conv_engine(program, streamable_weights_size=999)
+    Gpu(monkeypatch, engine=stand_in)
+    deserialize(as_plan(plan), torch.device("cuda", 0), budget)
+    assert stand_in.budget == set_to
+    assert describe(stand_in)["streamable_bytes"] == 999
+
+
+def test_a_budget_that_cannot_be_had(plan, program, monkeypatch):
+    Gpu(monkeypatch, engine=conv_engine(program))
+    with pytest.raises(EngineError, match="weight_streaming=True"):
+        deserialize(as_plan(plan), torch.device("cuda", 0), 300)
+
+    class Refuses(StandInEngine):
+        weight_streaming_budget_v2 = property(lambda _: 7, lambda *_: None)
+
+    class Raises(StandInEngine):
+        @property
+        def weight_streaming_budget_v2(self):
+            raise RuntimeError("Failed to set weight streaming budget!")
+
+        @weight_streaming_budget_v2.setter
+        def weight_streaming_budget_v2(self, budget):
+            raise RuntimeError("Failed to set weight streaming budget!")
+
+    for kind in (Refuses, Raises):
+        Gpu(monkeypatch, engine=kind([], [], None, streamable_weights_size=999))
+        with pytest.raises(EngineError, match="refuses a weight_streaming_budget of 300"):
+            deserialize(as_plan(plan), torch.device("cuda", 0), 300)
+
+
+def test_an_engine_is_loaded_for_its_dla_core(plan, program, monkeypatch):
+    cores = []
+
+    class Jetson(Runtime):
+        engine = conv_engine(program)
+        DLA_core = property(None, lambda _, core: cores.append(core))
+
+    Gpu(monkeypatch)
+    monkeypatch.setattr("t2t.runtime.plans.trt.Runtime", Jetson)
+    deserialize(as_plan(plan), torch.device("cuda", 0))
+    engine = pickle.loads(pickle.dumps(copy.deepcopy(Engine(plan, 1))))
+    deserialize(engine.plan, torch.device("cuda", 0), dla_core=engine.dla_core)
+    assert cores == [1]
 
 
 def test_a_loaded_engine_is_kept_for_its_device(plan, program, monkeypatch):

@@ -17,6 +17,7 @@ from t2t.building.progress import interruptible, monitor, shown
 from t2t.errors import BuildError
 from t2t.files import written_whole
 from t2t.io import range_problem
+from t2t.precision import fits
 from t2t.reference import Program, capture
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "build",
     "built_for",
     "check_capabilities",
+    "check_dla",
     "check_quantized",
     "create_builder",
     "quantized_types",
@@ -82,7 +84,10 @@ def build(
     optimization_level: int | None = None,
     tf32: bool = False,
     refittable: bool = False,
+    weight_streaming: bool = False,
     compute_capabilities: Sequence[str] = (),
+    dla_core: int | None = None,
+    dla_modules: Sequence[str] = (),
     timing_cache: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     program: Program | None = None,
@@ -99,8 +104,12 @@ def build(
         optimization_level: 0 (quick to build) to 5 (quick to run); no effect on TensorRT-RTX.
         tf32: let fp32 matrix products round to 10 bits of mantissa.
         refittable: let the engine take new weights; only where there is a GPU.
+        weight_streaming: let the engine keep weights in the CPU's memory.
         compute_capabilities: GPUs to build for, such as "8.9"; only for TensorRT-RTX, where () is
             its default: 8.0, 8.6, 8.9, 12.0 and later. TensorRT builds for the GPU in use.
+        dla_core: the deep learning accelerator that computes what it can; the GPU does the rest.
+        dla_modules: names of the submodules (shell patterns) that are to be computed there, as they
+            stand before the first "/" of layers' names; () is all.
         timing_cache: a file of kernel timings, read and written, so that the next build is quicker;
             TensorRT-RTX times nothing when it builds and leaves the file alone.
         cache_dir: a folder of plans: an equal network with equal settings is not built again.
@@ -121,7 +130,11 @@ def build(
     _set_options(config, workspace, optimization_level, tf32)
     if refittable:
         config.set_flag(trt.BuilderFlag.REFIT)
+    if weight_streaming:
+        config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
     _set_capabilities(config, compute_capabilities)
+    if dla_core is not None:
+        _put_on_dla(config, network, dla_core, dla_modules)
     for index, ranges in enumerate(profiles):
         _add_profile(config, builder.create_optimization_profile(), network, ranges, index)
     timings = None if timing_cache is None or backend.is_rtx() else Path(timing_cache)
@@ -192,6 +205,38 @@ def check_capabilities(names: Sequence[str]) -> None:
         if _capability(name) is None:
             known = [item for item in dir(trt.ComputeCapability) if item.startswith("SM")]
             raise BuildError(f"compute_capabilities: {name!r} is unknown; {known} are known")
+
+
+def check_dla(core: int | None) -> None:
+    """Raise BuildError unless there is such a deep learning accelerator."""
+    if core is None:
+        return
+    if backend.is_rtx():
+        raise BuildError(f"dla_core={core}: TensorRT-RTX has no DLA; TensorRT for Jetson has")
+    there = create_builder().num_DLA_cores
+    if core >= there:
+        raise BuildError(
+            f"dla_core={core}: TensorRT {backend.version()} finds {there} DLA cores here; Jetson "
+            "Xavier and Orin have them, and TensorRT 10 uses them (11.0 and 11.1 do not)"
+        )
+
+
+def _put_on_dla(config: Any, network: Any, core: int, modules: Sequence[str]) -> None:
+    """Let the accelerator compute the layers of some modules that it can compute."""
+    config.DLA_core = core
+    config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    wanted = [x for x in layers if not modules or fits(x.name.partition("/")[0], modules)]
+    chosen = [layer for layer in wanted if config.can_run_on_DLA(layer)]
+    if not chosen:
+        raise BuildError(
+            f"dla_core={core}: none of the {len(wanted)} layers of {', '.join(modules) or 'the'} "
+            "network can run on the DLA, which computes in half precision (fp16=True) and int8, "
+            f"for static sizes: {backend.error_text()}"
+        )
+    for layer in chosen:
+        config.set_device_type(layer, trt.DeviceType.DLA)
+    _log.info("%d of %d layers on DLA core %d", len(chosen), len(layers), core)
 
 
 def quantized_types(network: Any) -> list[str]:

@@ -137,10 +137,10 @@ def _settings(network: Any, config: Any) -> dict[str, Any]:
         pools = {n: config.get_memory_pool_limit(p) for n, p in _members(trt.MemoryPoolType)}
         features = {n: config.get_preview_feature(f) for n, f in _members(trt.PreviewFeature)}
     layers = (network.get_layer(index) for index in range(network.num_layers))
-    if any(config.is_device_type_set(layer) for layer in layers):
-        raise _unreadable("the device of a layer")
+    placed = {x.name: x for x in layers if config.is_device_type_set(x)}
     return {
         **found,
+        "devices": {name: config.get_device_type(layer).name for name, layer in placed.items()},
         "memory_pools": pools,
         "preview_features": features,
         "tactic_sources": config.get_tactic_sources(),

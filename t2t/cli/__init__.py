@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from t2t.cli.commands import bench, convert, draw, inspect, missing, operators, verify
+from t2t.cli.commands import bench, draw, inspect, missing, operators, verify
+from t2t.cli.conversion import convert
 from t2t.cli.diagnosis import doctor
 from t2t.cli.triton import triton
 from t2t.version import __version__

@@ -198,7 +198,10 @@ def facts_shown(converted: TRTModule) -> list[tuple[str, str]]:
             ("precision", str(details.get("precision") or "not known")),
             ("engine", f"{megabytes(engine.plan.numel())}, built by {engine.origin}"),
             *([("built for", f"compute capability {gpus}")] if gpus else []),
+            *(("another", str(other)) for other in engine.others),
         ]
+    if (why := details.get("refittable")) is not None:
+        facts.append(("new weights", f"by t2t.refit only: {why}" if why else "by names"))
     if parts := converted.parts:
         return [
             *facts,

@@ -14,7 +14,7 @@ import torch
 
 from t2t.cli.running import Refusal
 from t2t.cli.shapes import InputShape, Size, resolve
-from t2t.cli.sources import Source, read_tensors
+from t2t.cli.sources import Source, read_state
 from t2t.errors import ConversionError
 from t2t.io import Parameters, Shape, Signature, TensorSpec, arguments, map_tree, unflatten
 
@@ -130,7 +130,7 @@ def example_of(
     names = _names(shapes, parameters.positional)
     options: dict[str, Any] = {}
     if files:
-        first, *others = (arguments(read_tensors(path, "--example")) for path in files)
+        first, *others = (arguments(read_state(path, "--example")) for path in files)
         if others and any(not size.is_fixed for shape in shapes for size in shape.ranges):
             raise Refusal(
                 "the ranges are those of --shape, or the sizes of several --example files, not both"

@@ -50,7 +50,7 @@ def convert_onnx(
     named |= {"constant": given.constants, "values": given.values}
     named |= {name: x for name, x in options.items() if name not in (*_TAKEN, *_IGNORED)}
     for name, value in named.items():
-        if value:
+        if value or (value == 0 and value is not False):
             flag = name.removesuffix("s") if isinstance(value, tuple) else name
             raise Refusal(
                 f"--{flag.replace('_', '-')} is for PyTorch modules: {given.source} is converted "

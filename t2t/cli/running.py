@@ -13,11 +13,13 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +29,16 @@ from t2t.errors import T2TError
 if TYPE_CHECKING:  # rich takes as long to import as all else that --help needs
     from rich.table import Table
 
-__all__ = ["DISAGREES", "NO_ENGINE", "Refusal", "Result", "reporting", "stage", "table"]
+__all__ = [
+    "DISAGREES",
+    "NO_ENGINE",
+    "Refusal",
+    "Result",
+    "check_target",
+    "reporting",
+    "stage",
+    "table",
+]
 
 DISAGREES = 1
 REFUSED = 2
@@ -71,6 +82,15 @@ def stage(text: str) -> None:
     """Say on a terminal what takes a while."""
     if sys.stderr.isatty():
         click.echo(f"{text} ...", err=True)
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file that could not be written, before work begins."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise Refusal(f"{path}: there is no folder {str(folder)!r}")
+    if not os.access(folder, os.W_OK):
+        raise Refusal(f"{path}: {str(folder)!r} cannot be written to")
 
 
 def reporting(function: Callable[..., Result]) -> Callable[..., None]:

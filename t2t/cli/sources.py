@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import json
 import os
-import pickle
 import re
 import sys
 import zipfile
@@ -20,8 +19,10 @@ from typing import Any
 import torch
 
 from t2t.cli.running import Refusal
+from t2t.errors import CheckpointError
+from t2t.files import read_tensors
 
-__all__ = ["Source", "imported", "open_source", "plain_value", "read_tensors"]
+__all__ = ["Source", "imported", "open_source", "plain_value", "read_state"]
 
 _FORMS = (
     "SOURCE is package.module:factory (a function without arguments that makes the module, or the "
@@ -29,8 +30,6 @@ _FORMS = (
     "transformers:NAME (a model type, a class or a folder), or a .pt2 file of torch.export"
 )
 _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
-# What torch.load raises for files that are none of its own, or damaged.
-_UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def imported(text: str, what: str = "SOURCE") -> Any:
     return found
 
 
-def read_tensors(path: Path, what: str) -> Any:
+def read_state(path: Path, what: str) -> Any:
     """Read a file that torch.save wrote, with ``weights_only=True``, or one of safetensors.
 
     Raises:
@@ -132,13 +131,9 @@ def read_tensors(path: Path, what: str) -> Any:
     if path.suffix == ".safetensors":
         return _package("safetensors.torch", what).load_file(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        first = str(error).strip().splitlines()[0]
-        raise Refusal(
-            f"{what} {path}: torch.load(weights_only=True) cannot read it: {first}; it holds "
-            "tensors in lists, tuples and dicts, written by torch.save"
-        ) from error
+        return read_tensors(path, "file of tensors in lists, tuples and dicts")
+    except CheckpointError as error:
+        raise Refusal(f"{what} {error}") from error
 
 
 def _of_file(text: str) -> str:
@@ -244,7 +239,7 @@ def _exported(path: Path, settings: Mapping[str, Any]) -> Source:
 
 
 def _load_weights(module: torch.nn.Module, path: Path) -> None:
-    state = read_tensors(path, "--weights")
+    state = read_state(path, "--weights")
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
         state = state["state_dict"]
     if not isinstance(state, Mapping):

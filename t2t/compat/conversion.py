@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ _IGNORED = (
     "avg_timing_iterations",
     "int8_calib_batch_size",
 )
-_OFF = ("use_onnx", "device_types", "dla_core")
+_OFF = ("use_onnx", "device_types")
 _ALGORITHMS = {
     "ENTROPY_CALIBRATION": "entropy",
     "ENTROPY_CALIBRATION_2": "entropy",
@@ -84,13 +84,7 @@ def torch2trt(
         OptionError: an option means something that t2t does not do; the text says what to do.
         ConversionError: as `t2t.convert`.
     """
-    for name in _IGNORED:
-        options.pop(name, None)
-    for name, value in list(options.items()):
-        # What torch2trt's own defaults ask for, is so.
-        on_gpu = name == "default_device_type" and getattr(value, "name", value) == "GPU"
-        if on_gpu or (name in _OFF and not value):
-            del options[name]
+    options = _translated(options)
     given = [x is not None for x in (min_shapes, max_shapes)]
     if max_batch_size is not None and any(given):
         raise OptionError("max_batch_size and min_shapes or max_shapes both say the batch's size")
@@ -123,6 +117,26 @@ def torch2trt(
             **options,
         )
     return TRTModule.of(converted)
+
+
+def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is so in any case, and name the rest as `t2t.convert` does."""
+    options = dict(options)
+    for name in _IGNORED:
+        options.pop(name, None)
+    if options.get("gpu_fallback", True):
+        options.pop("gpu_fallback", None)
+    for name, value in list(options.items()):
+        # What torch2trt's own defaults ask for, is so.
+        on_gpu = name == "default_device_type" and getattr(value, "name", value) == "GPU"
+        if on_gpu or (name in _OFF and not value):
+            del options[name]
+    # That anything is to go to the core, another option says.
+    core = options.pop("dla_core", None)
+    if getattr(options.get("default_device_type"), "name", None) == "DLA":
+        del options["default_device_type"]
+        options["dla_core"] = core or 0
+    return options
 
 
 def _is_dataset(inputs: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from t2t.errors import ConversionError
-from t2t.files import written_whole
+from t2t.files import read_tensors, written_whole
 from t2t.io import copied
 from t2t.recording import Recording
 
@@ -165,7 +165,7 @@ class FolderDataset(Dataset):
         return len(self.file_paths())
 
     def __getitem__(self, index: int) -> Sequence[Any]:
-        item: Sequence[Any] = torch.load(self.file_paths()[index], weights_only=True)
+        item: Sequence[Any] = read_tensors(self.file_paths()[index], "item of a data set", None)
         return item
 
     def insert(self, item: Sequence[Any]) -> None:

@@ -97,7 +97,7 @@ def linear(
     """Convert (*, in) to (*, out) by a weight (out, in), or to (*) by one of (in,)."""
     y = product(net, input, weight, "TRANSPOSE")
     # A bias of zeros, as fresh layers have it, would be a layer that does nothing.
-    if bias is None or not (net.is_traced(bias) or bias.any()):
+    if bias is None or not (net.is_traced(bias) or net.refittable or bias.any()):
         return y
     return net.add_elementwise(y, bias, "SUM", dtype=net.output.dtype)
 

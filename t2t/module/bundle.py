@@ -14,9 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ import torch
 
 from t2t.dtypes import RTOL
 from t2t.errors import CheckpointError, EngineError
-from t2t.files import folder_written_whole
+from t2t.files import folder_written_whole, read_tensors
 from t2t.io import TensorSpec
 from t2t.module.checkpoint import Converted
 from t2t.module.ran_on import RanOn
@@ -112,9 +110,7 @@ def read_bundle(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is no folder of TRTModule.export: it has no {' and no '.join(missing)}"
         )
-    entries = torch.load(path / _REST, map_location="cpu", weights_only=True)
-    if not isinstance(entries, dict):
-        raise CheckpointError(f"{path / _REST} holds a {type(entries).__name__}, no entries")
+    entries = _entries(path / _REST, read_tensors(path / _REST, "checkpoint"))
     plan = bytearray((path / _ENGINE).read_bytes())
     return {**entries, "engine": torch.frombuffer(plan, dtype=torch.uint8) if plan else None}
 
@@ -215,38 +211,17 @@ def read_entries(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         OSError: it cannot be read.
     """
     if Path(path).is_dir():
-        return _load_entries(path, lambda: read_bundle(Path(path)))
-    with open(path, "rb") as file:  # an OSError of torch.load can only come from damage then
+        return read_bundle(Path(path))
+    with open(path, "rb") as file:
         start = file.read(64)
     if origin_of(as_plan(start or b"\0")) is not None:
         raise CheckpointError(
             f"{os.fspath(path)} is a plain engine: TRTModule.from_engine(path) reads it"
         )
-    return _load_entries(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
+    return _entries(path, read_tensors(path, "checkpoint"))
 
 
-def _load_entries(path: str | os.PathLike[str], read: Callable[[], Any]) -> Mapping[str, Any]:
-    try:
-        entries = read()
-    except _UNREADABLE as error:
-        raise CheckpointError(f"{os.fspath(path)} is no checkpoint: {error}") from error
+def _entries(path: str | os.PathLike[str], entries: Any) -> Mapping[str, Any]:
     if not isinstance(entries, Mapping):
         raise CheckpointError(f"{os.fspath(path)} holds a {type(entries).__name__}, no state_dict")
     return entries
-
-
-# What torch.load raises for files that are none of its own, or damaged.
-_UNREADABLE = (
-    pickle.UnpicklingError,
-    struct.error,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)

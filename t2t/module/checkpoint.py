@@ -1,11 +1,13 @@
 """What a converted module consists of, as entries of a state_dict.
 
     engine       the plan: uint8, one dimension; absent where the module has none
+    plans.<n>    more plans of the same network, for other GPUs
     program.*    the reference executor's program, where one is kept: a JSON text, and those of its
                  weights that do not stand in the plan byte for byte
     steps, constant.*, engines.<n>.*
                  of a module in several parts: a JSON text of what runs in which order, the tensors
                  that PyTorch's operators read, and each engine's entries, which are these again
+    refit, refit.*   how the weights come from those of the original, where they may be replaced
     metadata     JSON: format, who wrote it, the signature, backend and version, compute
                  capabilities, precision, and type, size and checksum of every other entry
     checksum     CRC-32 of the metadata
@@ -21,33 +23,36 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from t2t.errors import CheckpointError, EngineError
+from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
 from t2t.module.parts import Part
 from t2t.module.steps import Partition
+from t2t.module.weight_map import WeightMap
 from t2t.operator_data import find_operator
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
+from t2t.runtime.refitting import changed_weights
 from t2t.version import __version__
 
 __all__ = ["FORMAT", "Converted", "is_entry"]
 
-FORMAT = 3
+FORMAT = 4
 """Version of the checkpoint; a reader refuses newer ones. Only modules in several parts, and
-those that keep state, need 3."""
+those that keep state, need 3, and only those with a map of weights or several plans need 4."""
 
 _PROGRAM = "program."
 _INITIAL = "initial."
+_REFIT = "refit"
 _CONVERT_AGAIN = "convert the module again, or load a checkpoint of a t2t.TRTModule"
 _PIECE = 1 << 20  # bytes
 
@@ -64,12 +69,14 @@ class Converted:
         program: the network for the reference executor, or None.
         details: plain data about the conversion: "backend", "backend_version",
             "compute_capabilities", "precision", "parameter_dtype", "original", "quantization",
-            "tuning", "low_precision_io", "parts" of a module in several parts, and "plugins", the
-            operators that an engine runs in PyTorch.
+            "tuning", "low_precision_io", "parts" of a module in several parts, "plugins", the
+            operators that an engine runs in PyTorch, "refittable": "" where it is by names, else
+            why not, and "plans": of each further plan its "compute_capabilities" and "dla_core".
         attributes: settings of the original module; a checkpoint keeps those that are plain data.
         partition: the engines and steps of a module in several parts, which has no engine and no
             program of its own; else None.
         state: what the module keeps between calls, by path, as it is before the first one.
+        weights: how the weights come from the original's, where that is known.
     """
 
     signature: Signature
@@ -79,6 +86,7 @@ class Converted:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     partition: Partition | None = None
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    weights: WeightMap | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Converted:
         return self
@@ -116,6 +124,41 @@ class Converted:
             raise CheckpointError(f"the engine of the program is damaged: {error!r}") from error
         return cls.from_state(entries)
 
+    def networks(self) -> Sequence[Converted]:
+        """Return all that may have an engine and a program: itself, or the parts of a partition."""
+        return (self,) if self.partition is None else self.partition.engines
+
+    def with_plan(self, other: Converted) -> Converted:
+        """Return this with the plans of another one beside its own; see `TRTModule.add_plan`."""
+        if self.engine is None or other.engine is None:
+            raise EngineError("both modules must be one engine each, neither partial nor empty")
+        if self.program is None or other.program is None:
+            raise EngineError(
+                "without their programs it is not known whether both are the same network: "
+                "convert them with keep_program=True"
+            )
+        if json.dumps(self.signature.to_data()) != json.dumps(other.signature.to_data()):
+            raise ConversionError(f"{self.signature} and {other.signature} are not the same")
+        try:
+            changed = list(changed_weights(self.program, other.program))
+        except ConversionError as error:
+            raise ConversionError(f"the networks are not the same: {error}") from error
+        if changed:
+            layer, name = changed[0]
+            raise ConversionError(f"the weights {name!r} of {layer.name!r} are not the same")
+        added = [other.engine, *other.engine.others]
+        engines = [self.engine, *self.engine.others]
+        for engine in added:
+            if any(torch.equal(engine.plan, own.plan) for own in engines):
+                raise EngineError(f"the plan of {engine.origin} is there already")
+        first, *others = (*engines, *added)
+        engine = Engine(first.plan, first.dla_core, first.compute_capabilities, others)
+        plans = [
+            {"compute_capabilities": [*x.compute_capabilities], "dla_core": x.dla_core}
+            for x in others
+        ]
+        return replace(self, engine=engine, details={**self.details, "plans": plans})
+
     def to_state(self) -> dict[str, Entry]:
         """Return the entries of the checkpoint; no tensor is copied."""
         return dict(self._entries)
@@ -130,6 +173,7 @@ class Converted:
         entries: dict[str, Entry] = {}
         if self.engine is not None:
             entries["engine"] = self.engine.plan
+            entries.update({_plan(i): x.plan for i, x in enumerate(self.engine.others, 1)})
         if self.program is not None:
             state = self.program.to_state(entries.get("engine"))  # type: ignore[arg-type]
             entries.update({_PROGRAM + name: value for name, value in state.items()})
@@ -139,9 +183,11 @@ class Converted:
                 state = part.to_state()
                 entries.update({_engine(index) + name: value for name, value in state.items()})
         entries.update({_INITIAL + path: x.reshape(-1) for path, x in self.state.items()})
+        if self.weights is not None:
+            entries.update({_REFIT + name: x for name, x in self.weights.to_state().items()})
         metadata = json.dumps(
             {
-                "format": FORMAT if self.partition is not None or self.state else 2,
+                "format": self._format,
                 "writer": f"t2t {__version__}",
                 "signature": self.signature.to_data(),
                 "entries": {name: _summary(value) for name, value in entries.items()},
@@ -151,6 +197,12 @@ class Converted:
             }
         )
         return {**entries, "metadata": metadata, "checksum": _text_checksum(metadata)}
+
+    @property
+    def _format(self) -> int:
+        if self.weights is not None or self.details.get("plans"):
+            return 4
+        return 3 if self.partition is not None or self.state else 2
 
     @classmethod
     def from_state(cls, entries: Mapping[str, Any]) -> Converted:
@@ -164,25 +216,27 @@ class Converted:
         try:
             _check_entries(data, entries)
             signature = Signature.from_data(data["signature"])
-            engine = _read_engine(entries) if "engine" in data["entries"] else None
-            program = _read_program(entries, engine) if data["program"] else None
             details = _read_details(data["details"])
+            has_engine = "engine" in data["entries"]
+            engine = _read_engine(entries, details) if has_engine else None
+            program = _read_program(entries, engine) if data["program"] else None
             attributes = read_attributes(data.get("attributes", {}))
             partition = _read_partition(entries) if "steps" in data["entries"] else None
             state = _read_state(entries, signature)
+            weights = _read_weights(entries, program) if _REFIT in data["entries"] else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint's metadata are damaged: {error!r}") from error
         if program is not None:
             _check_program(program, signature)
         if partition is not None:
             _check_partition(partition, signature)
-        return cls(signature, engine, program, details, attributes, partition, state)
+        return cls(signature, engine, program, details, attributes, partition, state, weights)
 
 
 def is_entry(name: str) -> bool:
     """Return whether `Converted.to_state` makes entries of this name."""
-    return name in ("engine", "steps", "metadata", "checksum") or name.startswith(
-        (_PROGRAM, _INITIAL, "constant.", "engines.")
+    return name in ("engine", "steps", "metadata", "checksum", _REFIT) or name.startswith(
+        (_PROGRAM, _INITIAL, f"{_REFIT}.", "constant.", "engines.", "plans.")
     )
 
 
@@ -194,6 +248,10 @@ def _read_state(entries: Mapping[str, Any], signature: Signature) -> dict[str, t
             raise CheckpointError(f"the checkpoint is damaged: its state {path!r} is not {spec}")
         state[path] = flat.reshape(spec.shape)
     return state
+
+
+def _plan(index: int) -> str:
+    return f"plans.{index}"
 
 
 def _engine(index: int) -> str:
@@ -276,9 +334,17 @@ def _text_checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _read_engine(entries: Mapping[str, Any]) -> Engine:
+def _read_engine(entries: Mapping[str, Any], details: Mapping[str, Any]) -> Engine:
+    def read(name: str, facts: Mapping[str, Any], others: Sequence[Engine] = ()) -> Engine:
+        core = facts.get("dla_core")
+        if not isinstance(core, int | None):
+            raise ValueError(f"dla_core={core!r}")
+        capabilities = list(map(str, facts.get("compute_capabilities") or ()))
+        return Engine(entries[name], core, capabilities, others)
+
     try:
-        return Engine(entries["engine"])
+        more = enumerate(details.get("plans") or (), 1)
+        return read("engine", details, [read(_plan(i), facts) for i, facts in more])
     except EngineError as error:
         raise CheckpointError(f"the checkpoint is damaged: {error}") from error
 
@@ -299,6 +365,14 @@ def _read_partition(entries: Mapping[str, Any]) -> Partition:
         return Converted.from_state(own)
 
     return Partition.from_state(entries, read_engine)
+
+
+def _read_weights(entries: Mapping[str, Any], program: Program | None) -> WeightMap:
+    if program is None:
+        raise CheckpointError("the checkpoint is damaged: it has a refit map and no program")
+    prefixed = (name for name in entries if name == _REFIT or name.startswith(f"{_REFIT}."))
+    own = {name.removeprefix(_REFIT): entries[name] for name in prefixed}
+    return WeightMap.from_state(own, program)
 
 
 def _check_partition(partition: Partition, signature: Signature) -> None:

@@ -22,6 +22,21 @@ __all__ = ["PartialModule", "load", "with_parts"]
 _STATE = "parts"
 
 
+def _of_engines(name: str) -> Any:
+    """Return a property: a setting of all engines. Where theirs differ, it reads as not set."""
+
+    def read(module: PartialModule) -> Any:
+        values = {getattr(engine, name) for engine in module.engines.values()}
+        return values.pop() if len(values) == 1 else None
+
+    def write(module: PartialModule, value: Any) -> None:
+        # nn.Module's own __init__ comes before there is a model.
+        for engine in module.engines.values() if "model" in module._modules else ():
+            setattr(engine, name, value)
+
+    return property(read, write)
+
+
 class PartialModule(TRTModule):
     """A copy of a model in which parts are engines; takes and returns what the original did.
 
@@ -36,7 +51,14 @@ class PartialModule(TRTModule):
 
     Attributes:
         model: the copy of the model.
+        cuda_graph: of all `engines`, as are the following two; they may also be set one by one.
+        require_engine: raise EngineError where an engine cannot run.
+        weight_streaming_budget: of each engine.
     """
+
+    cuda_graph = _of_engines("cuda_graph")
+    require_engine = _of_engines("require_engine")
+    weight_streaming_budget = _of_engines("weight_streaming_budget")
 
     def __init__(self, model: torch.nn.Module, parts: Sequence[Part]) -> None:
         super().__init__()

@@ -124,13 +124,29 @@ class Partition:
         ]
 
     @cached_property
+    def sources(self) -> dict[int, frozenset[int]]:
+        """The inputs that each tensor depends on, by numbers."""
+        found = {number: frozenset((number,)) for number in range(self.inputs)}
+        found.update({number: frozenset() for number in self.constants})
+        for step in self.steps:
+            behind = frozenset().union(*(found[number] for number in _reads(step)))
+            found.update({number: behind for number in step.results if number is not None})
+        return found
+
+    @cached_property
     def _placed(self) -> dict[torch.device, dict[int, torch.Tensor]]:
         return {}
 
     def _constants_on(self, device: torch.device) -> dict[int, torch.Tensor]:
-        if device not in self._placed:
-            self._placed[device] = {n: x.to(device) for n, x in self.constants.items()}
-        return self._placed[device]
+        placed = self._placed.get(device)
+        if placed is None:
+            placed = {n: x.to(device) for n, x in self.constants.items()}
+            self._placed[device] = placed
+        return placed
+
+    def release(self) -> None:
+        """Free the constants' copies on GPUs; the next run makes them."""
+        self._placed.clear()
 
     def run(
         self, inputs: Sequence[torch.Tensor], device: torch.device, run_engine: RunEngine

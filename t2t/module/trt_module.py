@@ -25,11 +25,12 @@ from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
 from t2t.module.state import State
 from t2t.module.steps import Partition
+from t2t.module.weight_map import WeightMap, refitted
 from t2t.precision import Tuning
 from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
-from t2t.runtime.plans import PlanData
+from t2t.runtime.plans import Budget, PlanData
 from t2t.torch_internals import FakeTensor, constant_when_compiled, no_modes
 
 __all__ = ["ReferenceExecutionWarning", "TRTModule"]
@@ -85,6 +86,8 @@ class TRTModule(torch.nn.Module):
         low_precision_io: the type of inputs and outputs that the original has in float32, where it
             is another one.
         plugins: names of the operators that PyTorch runs inside the engine.
+        weights: how the weights come from the original's, for `refit`; or why that is not known.
+        built: what else `details` say of how the plan was built: "weight_streaming", "dla_core".
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in
@@ -118,6 +121,8 @@ class TRTModule(torch.nn.Module):
         state: Mapping[str, torch.Tensor] = MappingProxyType({}),
         low_precision_io: torch.dtype | None = None,
         plugins: Collection[str] = (),
+        weights: WeightMap | str | None = None,
+        built: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._converted = None
@@ -138,7 +143,9 @@ class TRTModule(torch.nn.Module):
             if program is None:
                 raise ValueError("a plan needs a signature, which says what goes in and comes out")
             signature = Signature.flat(*map(_specs, (program.inputs, program.outputs)))
-        engine = None if plan is None else Engine(plan)
+        engine = None
+        if plan is not None:
+            engine = Engine(plan, built.get("dla_core"), compute_capabilities)
         first = partition.engines[0].engine if partition is not None else engine
         origin = first.origin if first else None
         parameter = first_parameter(original)
@@ -155,12 +162,15 @@ class TRTModule(torch.nn.Module):
             **({"parts": [asdict(part) for part in parts]} if parts else {}),
             "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
             **({"plugins": sorted(plugins)} if plugins else {}),
+            **built,
+            "refittable": "" if isinstance(weights, WeightMap) else weights,
         }
         own = None if program is None else _with_own_weights(program)
         device = None if parameter is None else parameter.device
         attributes = attributes_of(original)
         copies = {path: x.detach().cpu().clone() for path, x in state.items()}
-        parts_of = Converted(signature, engine, own, details, attributes, partition, copies)
+        known = weights if isinstance(weights, WeightMap) else None
+        parts_of = Converted(signature, engine, own, details, attributes, partition, copies, known)
         self._fill(parts_of, device)
 
     @classmethod
@@ -296,7 +306,12 @@ class TRTModule(torch.nn.Module):
     @property
     def ran_on(self) -> RanOn | None:
         """Where the last call ran: in the engine, or in PyTorch and why; None before any call."""
-        return self.last_run and RanOn.of(*self.last_run, self.details)
+        if self.last_run is None:
+            return None
+        details, engine = self.details, self._filled().engine
+        if engine is not None and engine.others and (origin := engine.origin_on(self.last_run[0])):
+            details.update(backend=origin.backend, backend_version=origin.version)
+        return RanOn.of(*self.last_run, details)
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
@@ -341,6 +356,36 @@ class TRTModule(torch.nn.Module):
         """Where ``.to()`` put the module; it runs where its inputs are."""
         return self._empty_parameter.device
 
+    @property
+    def weight_streaming_budget(self) -> Budget:
+        """How many bytes of GPU memory the weights may take; the rest streams from the CPU's.
+
+        None keeps all weights on the GPU, "automatic" lets TensorRT choose by the memory that is
+        free when the engine is loaded, 0 streams as much as can be. Of an engine that was converted
+        with ``weight_streaming=True``; `inspect` says how many bytes can be streamed. Setting it
+        frees the engine, also of copies of the module, which share it; the next call loads it
+        again. It is no part of the checkpoint.
+        """
+        engines = [part.engine for part in self._filled().networks() if part.engine is not None]
+        return engines[0].weight_streaming_budget if engines else None
+
+    @weight_streaming_budget.setter
+    def weight_streaming_budget(self, budget: Budget) -> None:
+        is_size = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+        if not (is_size or budget in (None, "automatic")):
+            raise ValueError(
+                f'weight_streaming_budget={budget!r}: it is a number of bytes, "automatic" or None'
+            )
+        if budget is not None and self.details.get("weight_streaming") is False:
+            raise EngineError(
+                "the engine cannot stream its weights: convert(..., weight_streaming=True) makes "
+                "one that can"
+            )
+        for part in self._filled().networks():
+            if part.engine is not None:
+                part.engine.weight_streaming_budget = budget
+                part.engine.release()
+
     def release(self) -> None:
         """Free the memory of all GPUs that calls have taken; the next call loads again.
 
@@ -348,10 +393,13 @@ class TRTModule(torch.nn.Module):
         valid, and a call that runs in another thread ends as it would.
         """
         converted = self._filled()
-        if converted.engine is not None:
-            converted.engine.release()
-        if converted.program is not None:
-            converted.program.release()
+        for part in converted.networks():
+            if part.engine is not None:
+                part.engine.release()
+            if part.program is not None:
+                part.program.release()
+        if converted.partition is not None:
+            converted.partition.release()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint, which `t2t.load` reads anywhere; whole, or not at all."""
@@ -372,6 +420,46 @@ class TRTModule(torch.nn.Module):
             raise EngineError(f"this module has no engine to save, only {self._instead}")
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
+
+    def refit(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> TRTModule:
+        """Return a module with new weights, given by their names in the original module.
+
+        Each of the engine's weights is computed of them as the conversion has done: cast,
+        transposed, folded with a batch norm. Those that depend on no new entry stay as they are.
+
+        Args:
+            state_dict: the original's ``state_dict`` with other values, in any floating type.
+            strict: all entries must be there; otherwise, those that are not keep their values.
+
+        Returns:
+            Another module, with the same settings; this one stays as it is.
+
+        Raises:
+            ConversionError: an entry is missing, unknown, of another shape, or of those from which
+                the network gets more than weights; the text says what to do.
+            EngineError: the module was not converted with ``refittable=True``, or the engine
+                cannot be loaded on the current GPU or does not take a weight.
+        """
+        made = TRTModule()
+        made._fill(refitted(self._filled(), state_dict, strict), self.device)
+        made.require_engine, made.cuda_graph = self.require_engine, self.cuda_graph
+        return made
+
+    def add_plan(self, other: TRTModule) -> None:
+        """Take the plans of another module beside the own: the same network for other GPUs.
+
+        On each GPU, the first plan is used that can be loaded there, those that were built for its
+        compute capability before all others. They may be of other versions of TensorRT, and of
+        TensorRT-RTX. All are in the ``state_dict``, each with weights of its own, so a checkpoint
+        with two plans is twice as large. `save_engine` and `export` write the first as a file.
+
+        Raises:
+            ConversionError: the other one's network is not the same, to the bits of its weights.
+            EngineError: one of them has no engine or no program, or has the plan already.
+        """
+        if not isinstance(other, TRTModule):
+            raise EngineError(f"a converted module is needed, not a {type(other).__name__}")
+        self._converted = self._filled().with_plan(other._filled())
 
     def export(
         self,
@@ -466,6 +554,7 @@ class TRTModule(torch.nn.Module):
             parts = [f"{engine.plan.numel() / 1e6:.1f} MB", details.get("precision")]
             parts += [f"{engine.origin}", f"for compute capability {gpus}" if gpus else ""]
             lines.append(f"engine: {', '.join(part for part in parts if part)}")
+            lines += [f"another engine: {other}" for other in engine.others]
         if quantization := self.quantization:
             lines.append(f"quantized: {quantization.summary()}")
         if program is not None:

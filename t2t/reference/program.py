@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from t2t.errors import CheckpointError, ShapeError
+from t2t.errors import ShapeError
+from t2t.files import read_tensors, written_whole
 from t2t.reference import drawing, export, page, state, text
 from t2t.reference.drawing import Heat, heat_values
 from t2t.reference.executor import Executor
@@ -161,18 +161,15 @@ class Program:
         elif target.suffix == ".dot":
             text = self.to_dot()
         else:
-            torch.save(self.to_state(), path)
+            with written_whole(target) as file:
+                torch.save(self.to_state(), file)
             return
         target.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
         """Read what `save` wrote; CheckpointError when the file holds something else."""
-        try:
-            entries = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            raise CheckpointError(f"{path} is no saved program: {error}") from error
-        return cls.from_state(entries)
+        return cls.from_state(read_tensors(path, "saved program"))
 
     def to_html(self, *, heat: Heat | None = None, heat_label: str | None = None) -> str:
         """Return a picture of the network: one page of HTML that needs no other file.

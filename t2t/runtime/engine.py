@@ -1,10 +1,11 @@
-"""A plan that is loaded when and where it is first needed."""
+"""A plan, or several for several GPUs, loaded when and where one is first needed."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from t2t import backend
 from t2t.errors import EngineError
 from t2t.runtime.execution import Execution
-from t2t.runtime.plans import Origin, PlanData, as_plan, deserialize, origin_of
+from t2t.runtime.plans import Budget, Origin, PlanData, as_plan, deserialize, origin_of
 
 __all__ = ["Engine"]
 
@@ -27,20 +28,42 @@ class Engine:
 
     Args:
         plan: the serialized engine. A uint8 tensor or writable buffer is shared, bytes are copied.
+        dla_core: the deep learning accelerator that it was built for, if it was.
+        compute_capabilities: the GPUs that it was built for, such as ("8.9",); () is not known.
+        others: engines of the same network for other GPUs or by other versions of TensorRT. On each
+            GPU the first is used that can be loaded there, those that are built for it before all.
+
+    Attributes:
+        weight_streaming_budget: how much GPU memory its weights may take where it is loaded next.
 
     Raises:
         EngineError: the plan is empty or of another dtype.
     """
 
-    def __init__(self, plan: PlanData) -> None:
+    def __init__(
+        self,
+        plan: PlanData,
+        dla_core: int | None = None,
+        compute_capabilities: Sequence[str] = (),
+        others: Sequence[Engine] = (),
+    ) -> None:
         self.plan = as_plan(plan)
+        self.dla_core = dla_core
+        self.compute_capabilities = tuple(compute_capabilities)
+        self.others = tuple(others)
+        self.weight_streaming_budget: Budget = None
         self._loaded: dict[torch.device, Execution | str] = {}
+        self._origins: dict[torch.device, Origin | None] = {}
         self._lock = threading.Lock()
 
     @property
     def origin(self) -> Origin | None:
         """Who built the plan, read from its bytes."""
         return origin_of(self.plan)
+
+    def origin_on(self, device: torch.device) -> Origin | None:
+        """Return who built the plan that is loaded on a device; where none is, the first."""
+        return self._origins.get(device, self.origin)
 
     def load(self, device: torch.device) -> Execution:
         """Load the plan on a CUDA device, once.
@@ -95,11 +118,25 @@ class Engine:
             self._loaded.clear()
 
     def _try(self, device: torch.device) -> Execution | str:
+        here = None
+        if self.others and torch.cuda.is_available():
+            here = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        reasons = []
+        engines = (self, *self.others)
+        for engine in sorted(engines, key=lambda x: here not in x.compute_capabilities):
+            found = engine._try_own(device, self.weight_streaming_budget)
+            if isinstance(found, Execution):
+                self._origins[device] = engine.origin
+                return found
+            reasons.append(found)
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _try_own(self, device: torch.device, budget: Budget) -> Execution | str:
         origin = self.origin
         guard = torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
         try:
             with guard:
-                engine = deserialize(self.plan, device)
+                engine = deserialize(self.plan, device, budget, self.dla_core)
                 _log.info("engine of %s loaded on %s", origin, device)
                 with backend.use(origin.backend if origin else None):
                     return Execution(engine, device)
@@ -108,15 +145,17 @@ class Engine:
             return str(error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Engine, (self.plan,)
+        return Engine, (self.plan, self.dla_core, self.compute_capabilities, self.others)
 
     def __copy__(self) -> Engine:
-        return Engine(self.plan)
+        return Engine(self.plan, self.dla_core, self.compute_capabilities, self.others)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
-        # The plan never changes, so copies share its memory.
-        copied = memo[id(self)] = Engine(self.plan)
+        # The plans never change, so copies share their memory.
+        copied = memo[id(self)] = copy.copy(self)
         return copied
 
     def __repr__(self) -> str:
-        return f"Engine({self.plan.numel() / 1e6:.1f} MB, built by {self.origin})"
+        gpus = ", ".join(self.compute_capabilities)
+        built_for = f" for compute capability {gpus}" if gpus else ""
+        return f"Engine({self.plan.numel() / 1e6:.1f} MB, built by {self.origin}{built_for})"

@@ -29,6 +29,7 @@ def describe(engine: Any) -> dict[str, Any]:
     return {
         "name": engine.name,
         "scratch_bytes": int(engine.device_memory_size_v2),
+        "streamable_bytes": int(engine.streamable_weights_size),
         "profiles": engine.num_optimization_profiles,
         "profiling_verbosity": engine.profiling_verbosity.name,
         "refittable": bool(engine.refittable),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,10 +13,13 @@ from t2t.backend import trt
 from t2t.errors import BackendError, EngineError
 from t2t.plugins.classes import register_creator
 
-__all__ = ["Origin", "PlanData", "as_plan", "deserialize", "origin_of"]
+__all__ = ["Budget", "Origin", "PlanData", "as_plan", "deserialize", "origin_of"]
 
 PlanData = bytes | bytearray | memoryview | np.ndarray[Any, Any] | torch.Tensor
 """Forms in which a plan is accepted."""
+
+Budget = int | Literal["automatic"] | None
+"""Bytes of GPU memory for streamable weights; None keeps all of them there."""
 
 # The first four bytes, and bytes 24 to 27 hold the version: trtexec reads TensorRT's in this way,
 # and TensorRT-RTX 1.4 to 1.7 write theirs there too.
@@ -78,10 +81,21 @@ def origin_of(plan: torch.Tensor) -> Origin | None:
     return Origin(name, ".".join(map(str, start[_VERSION])))
 
 
-def deserialize(plan: torch.Tensor, device: torch.device) -> Any:
+def deserialize(
+    plan: torch.Tensor,
+    device: torch.device,
+    weight_streaming_budget: Budget = None,
+    dla_core: int | None = None,
+) -> Any:
     """Make an ICudaEngine of a plan, on the current CUDA device, which is ``device``.
 
     The TensorRT that built the plan is used, whichever the backend in use is.
+
+    Args:
+        plan: the plan.
+        device: the device.
+        weight_streaming_budget: how much GPU memory its weights may take.
+        dla_core: the deep learning accelerator that it was built for.
 
     Raises:
         EngineError: says why not, what the plan needs and what is here.
@@ -96,16 +110,23 @@ def deserialize(plan: torch.Tensor, device: torch.device) -> Any:
         )
     try:
         with backend.use(origin.backend):
-            return _deserialize(plan, origin, device)
+            engine = _deserialize(plan, origin, device, dla_core)
+            if weight_streaming_budget is not None:
+                _stream_weights(engine, weight_streaming_budget)
+            return engine
     except BackendError as error:
         raise EngineError(f"the plan was built by {origin}: {error}") from error
 
 
-def _deserialize(plan: torch.Tensor, origin: Origin, device: torch.device) -> Any:
+def _deserialize(
+    plan: torch.Tensor, origin: Origin, device: torch.device, dla_core: int | None
+) -> Any:
     backend.forget_errors()
     runtime = trt.Runtime(backend.logger())
     if runtime is None:
         raise EngineError(f"TensorRT does not start: {backend.error_text()}")
+    if dla_core is not None:
+        runtime.DLA_core = dla_core
     if backend.has_layer("add_plugin_v3"):
         register_creator()
     data = plan.numpy()
@@ -117,6 +138,31 @@ def _deserialize(plan: torch.Tensor, origin: Origin, device: torch.device) -> An
     if engine is None:
         raise EngineError(_refusal(origin, device, [backend.error_text()]))
     return engine
+
+
+def _stream_weights(engine: Any, budget: int | str) -> None:
+    """Set how much GPU memory weights may take; TensorRT takes it only before a context is made."""
+    size = int(engine.streamable_weights_size)
+    if not size:
+        raise EngineError(
+            "a weight_streaming_budget is set, and the engine cannot stream its weights: "
+            "convert(..., weight_streaming=True) makes one that can"
+        )
+    if budget == "automatic":
+        wanted = int(engine.get_weight_streaming_automatic_budget())
+    else:
+        wanted = min(int(budget), size)
+    try:
+        engine.weight_streaming_budget_v2 = wanted
+    except RuntimeError as error:
+        raise EngineError(
+            f"TensorRT refuses a weight_streaming_budget of {wanted}: {error}"
+        ) from error
+    if engine.weight_streaming_budget_v2 != wanted:
+        raise EngineError(
+            f"TensorRT refuses a weight_streaming_budget of {wanted} bytes of {size}: "
+            f"{backend.error_text()}"
+        )
 
 
 def _diagnose(bits: int) -> list[str]:

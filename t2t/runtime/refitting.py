@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from t2t.reference import Program
 from t2t.reference.layer import Layer
 from t2t.runtime.plans import PlanData, deserialize, origin_of
 
-__all__ = ["refitted_plan"]
+__all__ = ["changed_weights", "refitted_plan"]
 
 _AGAIN = "convert the module again"
 # By the executor's names of weights; TensorRT has no role for a scale layer's power.
@@ -33,30 +32,32 @@ Key = tuple[str, str]
 """A layer's name and TensorRT's name of the weights' role."""
 
 
-def refitted_plan(
-    plan: torch.Tensor, before: Program, after: Program, device: torch.device
-) -> PlanData:
+def refitted_plan(plan: torch.Tensor, before: Program, after: Program) -> PlanData:
     """Return a plan with the weights of another program, which is the same but for these.
 
-    The plan that is given stays as it is, as do engines that are loaded from it.
+    The plan that is given stays as it is, as do engines that are loaded from it. The current GPU
+    must run it.
 
     Args:
         plan: a refittable engine.
         before: the network that it was built from.
         after: the network whose weights it gets.
-        device: a GPU that runs the plan, and the current one.
 
     Raises:
         ConversionError: the networks differ in more than weights.
         EngineError: the plan cannot run there, is not refittable, or TensorRT does not take a
             weight that has changed.
     """
-    changed = list(_changes(before, after))
+    if before.version != after.version:
+        raise ConversionError(
+            f"the network was made by {before.version}, and here is {after.version}: {_AGAIN}"
+        )
+    changed = list(changed_weights(before, after))
     if not changed:
         return plan
     origin = origin_of(plan)
-    guard = torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
-    with guard, backend.use(origin.backend if origin else None):
+    device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    with backend.use(origin.backend if origin else None):
         engine = deserialize(plan, device)
         if not engine.refittable:
             raise EngineError(
@@ -66,12 +67,12 @@ def refitted_plan(
         return _serialized(engine)
 
 
-def _changes(before: Program, after: Program) -> Iterator[tuple[Layer, str]]:
-    """Find the weights that differ, by layer and name."""
-    if before.version != after.version:
-        raise ConversionError(
-            f"the network was made by {before.version}, and here is {after.version}: {_AGAIN}"
-        )
+def changed_weights(before: Program, after: Program) -> Iterator[tuple[Layer, str]]:
+    """Yield the weights that differ: the layer of the second program, and the weight's name.
+
+    Raises:
+        ConversionError: the networks differ in more than weights.
+    """
     if (before.inputs, before.outputs) != (after.inputs, after.outputs):
         raise ConversionError(f"the network has other inputs or outputs: {_AGAIN}")
     for old, new in zip(before.layers, after.layers, strict=False):
