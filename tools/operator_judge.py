@@ -29,10 +29,14 @@ TOLERANCES = {
     torch.float32: (1e-4, 5e-6),
     torch.float16: (1e-2, 1e-2),
     torch.bfloat16: (2e-2, 2e-2),
+    torch.complex64: (1e-4, 5e-6),
+    torch.complex32: (1e-2, 1e-2),
 }
 
 _LOOSE = (2e-2, 1e-2)
 _HALF = (torch.float16, torch.bfloat16)
+# No engine has these; PyTorch negates none of the unsigned ones.
+_NOT_NEGATED = (torch.float64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
@@ -158,7 +162,7 @@ def _between(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with work for engines before and behind another, which changes nothing."""
 
     def twice(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or x.dtype in (torch.float64, torch.uint8):
+        if not isinstance(x, torch.Tensor) or x.dtype in _NOT_NEGATED:
             return x
         if x.dtype == torch.bool:
             return x.logical_not().logical_not()

@@ -174,9 +174,6 @@ class _Cut:
         self._outputs = list(traced.outputs.values())
         self._calls = self._graph.used_calls(self._outputs)
         wishes.check(self._calls)
-        random = next(filter(_is_random, self._calls), None)
-        if random is not None and self._graph.reseeded:
-            raise located(UnsupportedOperatorError(_RESEEDED), random)
         self._numbers: dict[int, int] = {
             id(value.tensor): index for index, value in enumerate(self._graph.inputs)
         }
@@ -192,6 +189,10 @@ class _Cut:
         network = Network(backend.create_network(builder), policy)
         for call, error in gaps(self._graph, network, traced.example.names, self._outputs):
             self.refused.setdefault(id(call), str(error))
+        self._random = {id(c) for c in self._calls if id(c) in self.refused and _is_random(c)}
+        random = next((call for call in self._calls if id(call) in self._random), None)
+        if random is not None and self._graph.reseeded:
+            raise located(UnsupportedOperatorError(_RESEEDED), random)
         self._blocks: list[_Block] = []
 
     def _data_problem(self, call: Call, unplaced: set[Symbol]) -> str:
@@ -244,7 +245,7 @@ class _Cut:
             ]
             reads[place].update(index[id(maker)] for maker, *_ in makers if maker is not call)
         # Random numbers are drawn in the model's order, so that a seed gives the model's.
-        random = [place for place, call in enumerate(self._calls) if _is_random(call)]
+        random = [place for place, call in enumerate(self._calls) if id(call) in self._random]
         for before, after in itertools.pairwise(random):
             reads[after].add(before)
         fits = [id(call) not in self.refused for call in self._calls]
@@ -552,8 +553,10 @@ def _packet(name: str) -> str:
 
 
 def _is_random(call: Call) -> bool:
-    operator = call.function
-    return isinstance(operator, OpOverload) and draws_random(operator, call.args, call.kwargs)
+    """Return whether a call draws random numbers: a function does if one of its operators does."""
+    with suppress(T2TError):
+        return any(draws_random(operator, *given) for operator, *given, _ in operators_of(call))
+    return False
 
 
 def _only_moves(call: Call) -> bool:
