@@ -19,7 +19,7 @@ from t2t.dtypes import is_supported
 from t2t.errors import BuildError, ConversionError, OptionError, T2TError, UnsupportedOperatorError
 from t2t.io import Dimension, Place, Profile, Signature
 from t2t.lowering import Conversion, Traced, output_spec
-from t2t.module import Converted, EngineStep, OperatorStep, Part, Partition
+from t2t.module import CheckStep, Converted, EngineStep, Part, Partition, Step, reads_of
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.partition.levels import levels
@@ -172,22 +172,27 @@ class _Cut:
         self._traced, self._graph = traced, traced.graph
         self._policy, self._wishes = policy, wishes
         self._outputs = list(traced.outputs.values())
-        self._calls = self._graph.used_calls(self._outputs)
+        unplaced = {s for s, d in self._graph.dimensions.items() if not d.places}
+        self._roots = self._outputs + self._read_sizes(unplaced)
+        self._calls = self._graph.used_calls(self._roots)
         wishes.check(self._calls)
         self._numbers: dict[int, int] = {
             id(value.tensor): index for index, value in enumerate(self._graph.inputs)
         }
         self._constants: dict[int, torch.Tensor] = {}
         self.refused = {id(c): why for c in self._calls if (why := wishes.reason(c))}
-        unplaced = {s for s, d in self._graph.dimensions.items() if not d.places}
-        self._makers = _makers(self._calls, unplaced)
+        self._makers = _makers(self._calls, unplaced - {*self._graph.numbers})
+        for symbol, (_, sized) in self._graph.numbers.items():
+            # Its memory is as large as what is not known of the number.
+            if sized.call is not None and symbol.high - symbol.low <= _MOST_ELEMENTS:
+                self._makers[symbol] = (sized.call, sized.tensor, 0)
         for call in self._calls if unplaced else ():
             why = self._data_problem(call, unplaced)
             if why:
                 self.refused.setdefault(id(call), f"{why} ({describe(call)})")
         builder = create_builder()
         network = Network(backend.create_network(builder), policy)
-        for call, error in gaps(self._graph, network, traced.example.names, self._outputs):
+        for call, error in gaps(self._graph, network, traced.example.names, self._roots):
             self.refused.setdefault(id(call), str(error))
         self._random = {id(c) for c in self._calls if id(c) in self.refused and _is_random(c)}
         random = next((call for call in self._calls if id(call) in self._random), None)
@@ -195,13 +200,34 @@ class _Cut:
             raise located(UnsupportedOperatorError(_RESEEDED), random)
         self._blocks: list[_Block] = []
 
+    def _read_sizes(self, unplaced: set[Symbol]) -> list[Value]:
+        """Return what sizes and numbers are read from, for results or because they are checked."""
+        if not unplaced:
+            return []
+        checked = set().union(*(symbols_of(check.value) for check in self._graph.checks))
+        numbers, found = self._graph.numbers, list[Value]()
+        makers = _makers(self._graph.calls, checked - {*numbers})
+        while True:
+            calls = self._graph.used_calls(self._outputs + found)
+            read = checked.union(*map(_symbols_of_call, calls))
+            more = [x for s, pair in numbers.items() if s in read for x in pair]
+            used = {id(call) for call in calls}
+            for call, tensor, _ in makers.values():
+                if id(call) not in used:
+                    more.append(Value(tensor, call, _place(tensor, call)))
+            more = [x for x in more if x.call is not None and id(x.call) not in used]
+            if not more:
+                return found
+            found += more
+
     def _data_problem(self, call: Call, unplaced: set[Symbol]) -> str:
         """Return why no engine can hold a call, if its sizes depend on the data.
 
         An engine takes such sizes with its inputs, within their ranges, but cannot make them.
         """
         inputs = [value.tensor for value in call.inputs()]
-        if _symbols_in(call.output) & unplaced - _symbols_in(call.args, call.kwargs, inputs):
+        new = _symbols_in(call.output) & unplaced - _symbols_in(call.args, call.kwargs, inputs)
+        if new or any(call is maker for maker, *_ in self._makers.values()):
             return _DATA_SIZE
         if not _symbols_of_call(call) & unplaced <= {*self._makers}:
             return "no tensor has the size, which depends on the data"
@@ -239,11 +265,12 @@ class _Cut:
             {index[id(value.call)] for value in call.inputs() if value.call is not None}
             for call in self._calls
         ]
-        for place, call in enumerate(self._calls if self._makers else ()):
-            makers = [
-                self._makers[s] for s in _symbols_in(call.args, call.kwargs) & {*self._makers}
-            ]
-            reads[place].update(index[id(maker)] for maker, *_ in makers if maker is not call)
+        sources: dict[Symbol, list[Call | None]] = {s: [m] for s, (m, *_) in self._makers.items()}
+        for symbol, (held, _) in self._graph.numbers.items():
+            sources.setdefault(symbol, []).append(held.call)
+        for place, call in enumerate(self._calls if sources else ()):
+            for symbol in _symbols_in(call.args, call.kwargs) & {*sources}:
+                reads[place] |= {index[id(x)] for x in sources[symbol] if x is not call}
         # Random numbers are drawn in the model's order, so that a seed gives the model's.
         random = [place for place, call in enumerate(self._calls) if id(call) in self._random]
         for before, after in itertools.pairwise(random):
@@ -283,7 +310,7 @@ class _Cut:
                     inputs.setdefault(id(value.tensor), value)
         outputs: dict[int, Value] = {}
         others = [value for call in self._calls if id(call) not in own for value in call.inputs()]
-        for value in (*others, *self._outputs):
+        for value in (*others, *self._roots):
             if value.call is not None and id(value.call) in own:
                 outputs.setdefault(id(value.tensor), value)
         block.inputs, block.outputs = list(inputs.values()), list(outputs.values())
@@ -345,8 +372,9 @@ class _Cut:
             places = _places(symbol, block.inputs)
             if not places:
                 if symbol in self._makers:
-                    call, tensor, dim = self._makers[symbol]
-                    first, value = Place(0, dim), self._value(call, tensor)
+                    call, tensor, _ = self._makers[symbol]
+                    value = self._value(call, tensor)
+                    first = _places(symbol, [value])[0]
                 else:
                     first = dimension.places[0]
                     value = self._graph.inputs[first.input]
@@ -360,10 +388,9 @@ class _Cut:
 
     def _value(self, call: Call, tensor: torch.Tensor) -> Value:
         """Return the value of a call's result."""
-        read = itertools.chain(self._outputs, *(other.inputs() for other in self._calls))
+        read = itertools.chain(self._roots, *(other.inputs() for other in self._calls))
         known = (value for value in read if value.tensor is tensor)
-        index = [id(x) for x in _tensors_in(call.output)].index(id(tensor))
-        return next(known, None) or Value(tensor, call, index)
+        return next(known, None) or Value(tensor, call, _place(tensor, call))
 
     def _signature(self, block: _Block, inputs: Sequence[str], outputs: Sequence[str]) -> Signature:
         profiles = self._profiles(block)
@@ -417,7 +444,7 @@ class _Cut:
     def partition(self, engines: Sequence[Converted]) -> Partition:
         """Return all parts in order."""
         operators = Operators(self._numbers, self._constants, self._sizes())
-        steps: list[OperatorStep | EngineStep] = []
+        steps: list[Step] = []
         place = 0
         for block in self._blocks:
             if block.is_engine:
@@ -429,19 +456,41 @@ class _Cut:
             for call in block.calls:
                 steps += operators.steps(call)
         outputs = [operators.number(value.tensor) for value in self._outputs]
+        steps = self._with_checks(steps, [*map(operators.check, self._graph.checks)])
         constants = {
             n: x.detach().clone(memory_format=torch.contiguous_format)
             for n, x in self._constants.items()
         }
         return Partition(len(self._graph.inputs), steps, outputs, engines, constants)
 
-    def _sizes(self) -> dict[Symbol, tuple[int, int, int, int]]:
+    def _with_checks(self, steps: Sequence[Step], checks: Sequence[CheckStep]) -> list[Step]:
+        """Put each check as soon as what it reads is there, and leave out what nobody reads."""
+        sized = {self._numbers.get(id(x.tensor)) for _, x in self._graph.numbers.values()}
+        read = set(itertools.chain(*map(reads_of, steps)))
+        known = {*range(len(self._graph.inputs)), *self._constants}
+        found: list[Step] = []
+        pending = [*checks]
+        for step in steps:
+            if sized.intersection(step.results) - read:
+                continue
+            found.append(step)
+            known.update(number for number in step.results if number is not None)
+            ready = [check for check in pending if known.issuperset(reads_of(check))]
+            found += ready
+            pending = [check for check in pending if check not in ready]
+        return found
+
+    def _sizes(self) -> dict[Symbol, tuple[int, int | None, int, int]]:
         """Return where each symbol stands: tensor, dimension, factor, offset."""
         firsts = {s: d.places[0] for s, d in self._graph.dimensions.items() if d.places}
-        found = {s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()}
-        for symbol, (_, tensor, dim) in self._makers.items():
+        found: dict[Symbol, tuple[int, int | None, int, int]] = {
+            s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()
+        }
+        made = {s: (tensor, dim) for s, (_, tensor, dim) in self._makers.items()}
+        read = {s: (held.tensor, None) for s, (held, _) in self._graph.numbers.items()}
+        for symbol, (tensor, place) in {**made, **read}.items():
             number = self._numbers.setdefault(id(tensor), len(self._numbers))
-            found[symbol] = (number, dim, 1, 0)
+            found[symbol] = (number, place, 1, 0)
         return found
 
     def table(self) -> list[Part]:
@@ -530,6 +579,11 @@ def _makers(
                 if symbol is not None:
                     found.setdefault(symbol, (call, x, dim))
     return found
+
+
+def _place(tensor: torch.Tensor, call: Call) -> int:
+    """Return which result of a call a tensor is."""
+    return [id(x) for x in _tensors_in(call.output)].index(id(tensor))
 
 
 def _tensors_in(tree: Any) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from t2t import registry
 from t2t.errors import GuardError, StateError, T2TError, UnsupportedOperatorError, add_note
 from t2t.io import Dimension
 from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
-from t2t.sizes.dynamic import DynamicSizes
+from t2t.sizes.dynamic import DynamicSizes, Known
 from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.proofs import Range
 from t2t.torch_internals import (
@@ -75,6 +75,9 @@ MEMORY = (
 
 _SEED = 0x5EED_1234_5678
 
+_MOST_TRACES = 8
+"""So often the model may say more of its sizes, in the light of what it has said before."""
+
 UNSEEN_CONSTANT = (
     "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
     "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
@@ -129,14 +132,32 @@ def trace(
         narrow_shapes,
         automatic,
         state,
-        data_sizes,
         finish,
     )
     with TRACE_LOCK, uninterrupted() as interrupts:
         # Outside of `except`: errors of the second trace have nothing to do with the first.
         with suppress(ValueNeeded):
-            return record(interrupts, sees_functions=False)
-        return record(interrupts, sees_functions=True)
+            return _repeated(record, interrupts, data_sizes, sees_functions=False)
+        return _repeated(record, interrupts, data_sizes, sees_functions=True)
+
+
+def _repeated(
+    record: Callable[..., Graph], interrupts: Interrupts, data_sizes: bool, *, sees_functions: bool
+) -> Graph:
+    """Record again while the model says more of the sizes that depend on the data."""
+    known: dict[int, Known] = {}
+    for last in range(_MOST_TRACES):
+        before = dict(known)
+        try:
+            given = known if data_sizes else None
+            graph = record(given, interrupts, sees_functions=sees_functions)
+        except Exception:
+            if known == before or last == _MOST_TRACES - 1:
+                raise
+        else:
+            if known == before:
+                break
+    return graph
 
 
 def _trace(
@@ -149,8 +170,8 @@ def _trace(
     narrow_shapes: bool,
     automatic: Collection[str],
     state: Mapping[str, torch.Tensor],
-    data_sizes: bool,
     finish: Callable[[Any, Recorder], Any] | None,
+    known: dict[int, Known] | None,
     interrupts: Interrupts,
     *,
     sees_functions: bool,
@@ -160,9 +181,9 @@ def _trace(
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
         sizes = None
-        if dimensions or data_sizes:
+        if dimensions or known is not None:
             sizes = DynamicSizes(
-                dimensions, boxes, names, lambda: recorder.deciding_location(), data_sizes
+                dimensions, boxes, names, lambda: recorder.deciding_location(), known
             )
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
@@ -236,7 +257,7 @@ def _trace(
         if sizes is not None:
             proved = sizes.prove(narrow_shapes, automatic)
             graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
-            graph.notes = proved.notes
+            graph.notes, graph.checks = proved.notes, sizes.checks
         return graph
 
 

@@ -213,7 +213,10 @@ class Tracer:
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
             self.need_functions()
-            raise self.recorder.located(UnsupportedOperatorError(NUMBERS))
+            number = self.recorder.read_number(args[0])
+            if number is None:
+                raise self.recorder.located(UnsupportedOperatorError(NUMBERS))
+            return number
         self._check_kinds(info.name, tensors)
         if operator is FUSED:
             return self.call_operator(*without_observer(*args, **kwargs), {})
