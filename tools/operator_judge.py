@@ -126,7 +126,8 @@ def judge_partial(case: Case) -> tuple[str, str]:
     """Convert a call between engines with ``partial=True``, run it twice, and compare.
 
     Returns:
-        "ok", "refused", "WRONG", "CRASH" or "skipped", and why.
+        "ok", "refused", "untraceable" (PyTorch's export refuses it, too), "WRONG", "CRASH" or
+        "skipped", and why.
     """
     wanted = case.expected(case.tensors)
     if not wanted:
@@ -148,10 +149,25 @@ def judge_partial(case: Case) -> tuple[str, str]:
                 text = "; ".join(between.differences(_distinct(answer), others))
                 text = text and f"second input: {text}"
     except ConversionError as error:
-        return "refused", short(error)
+        untraceable = _untraceable(case)
+        return ("untraceable", untraceable) if untraceable else ("refused", short(error))
     except Exception as error:  # noqa: BLE001  any other exception is what is looked for
         return "CRASH", short(error)
     return "WRONG" if text else "ok", text
+
+
+def _untraceable(case: Case) -> str:
+    """Return why PyTorch's own export cannot trace a call either; empty where it can."""
+
+    class Calling(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            return case.function(*tensors)
+
+    try:
+        torch.export.export(Calling(), tuple(x.clone() for x in case.tensors), strict=False)
+    except Exception as error:  # noqa: BLE001  PyTorch raises any
+        return short(error)
+    return ""
 
 
 def _distinct(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -184,7 +184,7 @@ class _Cut:
         self._makers = _makers(self._calls, unplaced - {*self._graph.numbers})
         for symbol, (_, sized) in self._graph.numbers.items():
             # Its memory is as large as what is not known of the number.
-            if sized.call is not None and symbol.high - symbol.low <= _MOST_ELEMENTS:
+            if sized.call is not None and _is_few(symbol):
                 self._makers[symbol] = (sized.call, sized.tensor, 0)
         for call in self._calls if unplaced else ():
             why = self._data_problem(call, unplaced)
@@ -210,7 +210,7 @@ class _Cut:
         while True:
             calls = self._graph.used_calls(self._outputs + found)
             read = checked.union(*map(_symbols_of_call, calls))
-            more = [x for s, pair in numbers.items() if s in read for x in pair]
+            more = [x for s, pair in numbers.items() if s in read for x in pair[: 1 + _is_few(s)]]
             used = {id(call) for call in calls}
             for call, tensor, _ in makers.values():
                 if id(call) not in used:
@@ -546,6 +546,11 @@ def _boundary_problem(value: Value) -> str:
     return ""
 
 
+def _is_few(symbol: Symbol) -> bool:
+    """Return whether a tensor may have as many elements as a number is above its least value."""
+    return symbol.high - symbol.low <= _MOST_ELEMENTS
+
+
 def _symbols(block: _Block) -> set[Symbol]:
     """Return the symbols of all sizes that a block computes with."""
     tensors = [value.tensor for value in (*block.inputs, *block.outputs)]
@@ -609,7 +614,7 @@ def _packet(name: str) -> str:
 def _is_random(call: Call) -> bool:
     """Return whether a call draws random numbers: a function does if one of its operators does."""
     with suppress(T2TError):
-        return any(draws_random(operator, *given) for operator, *given, _ in operators_of(call))
+        return any(draws_random(f, args, kwargs) for f, args, kwargs, _ in operators_of(call))
     return False
 
 

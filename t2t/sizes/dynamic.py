@@ -128,8 +128,7 @@ class DynamicSizes:
 
     def _record(self, condition: Value, reason: Reason) -> None:
         """Note a condition; raise at once where it can hold for no range of sizes."""
-        unplaced = {s for s, d in self._dimensions.items() if not d.places}
-        if reason in ("number", "internal") and symbols_of(condition) & unplaced:
+        if reason in ("number", "internal") and symbols_of(condition) & self.mode.made:
             # A loop over as many elements as the example's would take long for nothing.
             raise GuardError(
                 "a size that depends on the data becomes a plain number (len(), range())"
@@ -137,7 +136,10 @@ class DynamicSizes:
         self._guards.record(condition, reason)
 
     def _new_size(self, operator: str, low: int, high: int) -> Any:
-        """Return a size of which only the range is known: what is decided must hold for all."""
+        """Return a size of which only the range is known: what is decided must hold for all.
+
+        Numbers that are read from the data are none of sizes, and may be outside of the range.
+        """
         order = len(self._dimensions)
         known = (self._known or {}).get(order, Known())
         least, most = (int(x) for x in (max(low, known.low), min(high, known.high)))
@@ -146,10 +148,13 @@ class DynamicSizes:
             raise GuardError(f"the model requires more of {name} than any size fulfils")
         symbol = Symbol(name, least, most, order)
         size = symbol_value(symbol)
+        self.mode.made.add(symbol)
         if least > low:
             self.checks.append(Check(size, least, high, known.too_small))
         if most < high:
             self.checks.append(Check(size, low, most, known.too_large))
+        if low < 0 and (low, high) == (least, most):
+            self.checks.append(Check(size, low, high, f"a number is not in {low}..{high}"))
         self._dimensions[symbol] = Dimension(symbol.name, least, most, named=False)
         for box in self._boxes:
             box[symbol] = Range(least, most)
@@ -159,12 +164,13 @@ class DynamicSizes:
 
     def _leave(self, condition: Value) -> bool:
         """Let what is required of a size that depends on the data be checked when it is known."""
-        made = {s for s, d in self._dimensions.items() if not d.places}
+        made = self.mode.made
         if not symbols_of(condition) & made:
             return False
         given = self._env.message
         where = self._locate() or "a line of PyTorch's own"
-        message = str(given() if callable(given) else given or f"{_REQUIRED.format(text(condition))} at {where}")
+        own = f"{_REQUIRED.format(text(condition))} at {where}"
+        message = str(given() if callable(given) else given or own)
         self.checks.append(Check(condition, True, True, message))
         for part in conjuncts(condition):
             for symbol in sorted(symbols_of(part) & made, key=lambda s: -s.order):

@@ -157,6 +157,7 @@ def _fails(condition: Value, box: Box) -> bool:
 
 
 def conjuncts(condition: Value) -> Sequence[Value]:
+    """Return the conditions that hold together where this one does."""
     if isinstance(condition, Operation) and condition.name == "all":
         return condition.args
     return [condition]

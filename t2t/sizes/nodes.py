@@ -80,11 +80,11 @@ class SizeEnvironment(ShapeEnv):
         """Return the value for the example inputs."""
         return ex.evaluate(x, self.examples, NUMBERS, self._values)
 
-    def decide(self, x: Value, reason: Reason) -> Any:
+    def decide(self, x: Value, reason: Reason, *, may_be_left: bool = True) -> Any:
         """Return the value for the example, and record that it is taken for all sizes."""
         if not isinstance(x, Polynomial | Operation):
             return x
-        if reason == "requirement" and self.leave(x):
+        if reason == "requirement" and may_be_left and self.leave(x):
             return True
         value = self.example(x)
         condition = ex.equal(x, value)

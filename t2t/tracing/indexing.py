@@ -94,7 +94,17 @@ class _TensorIndices:
             torch.narrow: self._narrow,
             torch.Tensor.select_scatter: self._select_scatter,
             torch.select_scatter: self._select_scatter,
+            torch.nn.functional.one_hot: self._one_hot,
         }
+
+    def _one_hot(self, x: torch.Tensor, num_classes: int = -1) -> Any:
+        """Read how many classes there are, where sizes may depend on the data."""
+        if num_classes != -1 or not self._recorder.is_active() or not self._recorder.is_traced(x):
+            return NotImplemented
+        torch._check(x.min().item() >= 0, lambda: "Class values must be non-negative.")
+        count: Any = x.max().item() + 1
+        zeros = torch.zeros(*x.shape, count, dtype=torch.int64, device=x.device)
+        return zeros.scatter(-1, x.unsqueeze(-1), 1)
 
     def _getitem(self, x: torch.Tensor, index: Any) -> Any:
         if not self._recorder.is_active():

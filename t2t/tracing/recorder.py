@@ -16,7 +16,7 @@ from t2t.isolation import Interrupts, storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
 from t2t.sizes import expression, has_symbol
-from t2t.sizes.expressions import symbols_of
+from t2t.sizes.expressions import EXACT, symbols_of
 from t2t.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -342,7 +342,8 @@ class Recorder:
         if new_size is None or x.dtype == torch.bool or x.dtype.is_floating_point or x.is_complex():
             return None
         limits = torch.iinfo(x.dtype)
-        number = new_size("item", limits.min, limits.max)
+        # Of larger ones too little can be proved; the converted module raises.
+        number = new_size("item", max(limits.min, -EXACT), min(limits.max, EXACT))
         [symbol] = symbols_of(expression(number))
 
         def in_pytorch(operator: OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -77,7 +77,7 @@ def _check_with(recorder: Recorder, original: Any) -> Any:
 
     @functools.wraps(original)
     def check_with(error_type: Any, cond: Any, message: Any) -> None:
-        env = recorder.mode.shape_env
+        env: Any = recorder.mode.shape_env
         before, env.message = env.message, _NOT_TRUE if message is None else message
         try:
             original(error_type, cond, message)
