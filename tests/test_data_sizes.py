@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 import t2t
+from t2t.errors import CheckpointError
+from t2t.module import Partition
 from tests.test_partition import check, engines, loaded
 
 pytestmark = [
@@ -131,3 +134,169 @@ def test_numbers_and_sizes_of_a_known_range(choose: Any, dynamic: bool, tmp_path
     assert engines(converted) >= 2
     more = [torch.randn(n, 6, generator=generator) for n in (12, 7)] if dynamic else []
     check(model, loaded(converted, tmp_path), *calls, *more)
+
+
+def most(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    chosen = y[x[:, 0] > 0]
+    torch._check(chosen.shape[0] <= 5, lambda: "more than five are chosen")
+    return m.last(chosen).softmax(-1)
+
+
+def unsaid(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x).item()
+    torch._check(n >= 1)
+    torch._check(n <= 5)
+    return m.last(y[:n]).softmax(-1)
+
+
+def only_checked(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """The number is used for nothing else."""
+    torch._check(counted(x).item() <= 5, lambda: "more than five are positive")
+    return m.last(y).softmax(-1)
+
+
+def of_each_other(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n, k = counted(x).item(), (x[:, 1] > 0).sum().item()
+    torch._check(k >= 0)
+    torch._check(n >= k, lambda: "fewer than positive ones in the second column")
+    torch._check(n <= x.shape[0])
+    return m.last(y[:n]).softmax(-1).narrow(0, 0, k)
+
+
+@pytest.mark.parametrize(
+    ("choose", "message"),
+    [
+        (most, "more than five are chosen"),
+        (unsaid, "Expected cond to be True"),
+        (only_checked, "more than five are positive"),
+        (of_each_other, "fewer than positive ones"),
+    ],
+)
+def test_numbers_outside_of_their_range_raise_as_in_the_model(
+    choose: Any, message: str, tmp_path: Any
+) -> None:
+    model = Model(choose).eval()
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3)).abs()
+    x[3:, 0] *= -1
+    x[2:, 1] *= -1
+    converted = loaded(t2t.convert(model, [x], partial=True), tmp_path)
+    assert type(converted) is t2t.TRTModule
+    other = x.clone()
+    other[1, 0] *= -1
+    check(model, converted, x, other)
+    wrong = x.abs()
+    if choose is of_each_other:
+        wrong[:, 0] *= -1
+    for called in (model, converted):
+        with pytest.raises(RuntimeError, match=message):
+            called(wrong)
+
+
+def without_a_bound(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Python takes negative bounds, too."""
+    n = x[0, 0].round().long().item()
+    return m.last(y[n:] * 2).softmax(-1), y[:n].sum(0) + n
+
+
+def split_at(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x)
+    a, b, c = torch.tensor_split(y, torch.stack([n // 2, n]))
+    return m.last(a).relu(), b.sum(0), c
+
+
+def classes(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    marked = nn.functional.one_hot((x[:, 0].abs() * 2).long())
+    return m.last(y).softmax(-1), marked.sum(0).float().exp()
+
+
+def unknown_bins(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y).softmax(-1), torch.bincount((x[:, 0].abs() * 3).long()) * 2 + 1
+
+
+def unknown_repeats(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return torch.repeat_interleave(m.last(y), (x[:, 0].abs() * 2).long(), dim=0).exp()
+
+
+def transcribed(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    likely = m.last(y)[:, None].expand(-1, 2, -1).log_softmax(-1)
+    words = 1 + (x[:2, :3] > 0).long()
+    lengths = (x[:2] > 0).sum(1).clamp(max=3)
+    steps = torch.full((2,), x.shape[0])
+    return nn.functional.ctc_loss(likely, words, steps, lengths, reduction="none") * 2 + 1
+
+
+@pytest.mark.parametrize(
+    "choose", [without_a_bound, split_at, classes, unknown_bins, unknown_repeats, transcribed]
+)
+def test_what_has_no_bound_stays_in_pytorch(choose: Any, tmp_path: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = Model(choose).eval()
+    calls = [torch.randn(9, 6, generator=generator) * 2 for _ in range(5)]
+    converted = t2t.convert(model, [calls[0]], partial=True)
+    assert type(converted) is t2t.TRTModule
+    check(model, loaded(converted, tmp_path), *calls)
+
+
+def test_repeats_to_a_known_number_are_in_the_engine() -> None:
+    converted = t2t.convert(Model(repeated_to).eval(), [torch.randn(9, 6)], partial=True)
+    assert converted.engine is not None
+    check(Model(repeated_to).eval(), converted, torch.randn(9, 6), torch.randn(9, 6))
+
+
+def decided(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y if counted(x).item() > 4 else -y)
+
+
+def truth(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y if bool((x > 2).any()) else -y)
+
+
+def real(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y * x.max().item())
+
+
+@pytest.mark.parametrize("choose", [decided, truth, real])
+def test_decisions_on_numbers_leave_submodules(choose: Any) -> None:
+    model = Model(choose).eval()
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
+    converted = t2t.convert(model, [x], partial=True)
+    assert isinstance(converted, t2t.PartialModule)
+    check(model, converted, x, x.abs() + 2, -x.abs())
+
+
+def test_a_number_that_is_too_large_to_compute_with_raises() -> None:
+    def shifted(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return m.last(y).softmax(-1), (x[0, 0].double() * 2.0**50).long().item() + x.long()
+
+    model = Model(shifted).eval()
+    converted = t2t.convert(model, [torch.ones(9, 6)], partial=True)
+    assert type(converted) is t2t.TRTModule
+    check(model, converted, torch.ones(9, 6), -torch.ones(9, 6))
+    with pytest.raises(RuntimeError, match="a number is not in -9007199254740992"):
+        converted(torch.full((9, 6), 64.0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("value", ["system", 1]),
+        ("value", {"tensor": 99, "dim": 0, "factor": 1, "offset": 0}),
+        ("value", {"tensor": 0, "dim": "0", "factor": 1, "offset": 0}),
+        ("low", "none"),
+        ("high", None),
+    ],
+)
+def test_changed_checks_are_refused(key: str, value: Any) -> None:
+    converted = t2t.convert(Model(unsaid).eval(), [torch.ones(9, 6)], partial=True)
+    partition = converted._converted.partition
+    assert partition is not None
+    entries = partition.to_state()
+    data = json.loads(entries["steps"])
+    read = Partition.from_state(entries, lambda index: partition.engines[index])
+    assert read.steps == partition.steps
+    step = next(step for step in data["steps"] if "message" in step)
+    step[key] = value
+    with pytest.raises(CheckpointError):
+        Partition.from_state(
+            {**entries, "steps": json.dumps(data)}, lambda index: partition.engines[index]
+        )
