@@ -105,6 +105,7 @@ class DynamicSizes:
         self._locate, self._known = locate, known
         self.checks: list[Check] = []
         self._equal: dict[Symbol, Value] = {}
+        self._refusal: GuardError | None = None
         self._env = SizeEnvironment(self._record)
         self.mode = SizedFakeMode(self._env)
         if known is not None:
@@ -129,10 +130,12 @@ class DynamicSizes:
     def _record(self, condition: Value, reason: Reason) -> None:
         """Note a condition; raise at once where it can hold for no range of sizes."""
         if reason in ("number", "internal") and symbols_of(condition) & self.mode.made:
-            # A loop over as many elements as the example's would take long for nothing.
-            raise GuardError(
+            # A loop over as many elements as the example's would take long for nothing; where the
+            # model catches that, it is raised at the end.
+            self._refusal = GuardError(
                 "a size that depends on the data becomes a plain number (len(), range())"
             )
+            raise self._refusal
         self._guards.record(condition, reason)
 
     def _new_size(self, operator: str, low: int, high: int) -> Any:
@@ -225,6 +228,8 @@ class DynamicSizes:
         Raises:
             GuardError: a condition does not hold for all sizes.
         """
+        if self._refusal is not None:
+            raise self._refusal
         # What converters require from here on is to hold for all sizes.
         self._env.leave = lambda condition: False  # noqa: ARG005
         hull = {s: Range(s.low, s.high, d.step) for s, d in self._dimensions.items()}

@@ -80,6 +80,8 @@ class Recorder:
         self.is_paused = False
         self.state_errors: list[T2TError] = []
         """What is raised at the end: writes to tensors that outlive the forward pass."""
+        self.refusal: T2TError | None = None
+        """What the model was refused first: its own handlers may have caught it."""
         self._cast: Cast | None = None
         self._thread = threading.get_ident()
         self._perform = perform
@@ -127,6 +129,12 @@ class Recorder:
             if error.located:
                 raise
             raise self.located(error) from None
+
+    def refused(self, error: T2TError) -> T2TError:
+        """Note what leaves t2t for the model, and return it."""
+        if not self.formulas and not self.is_paused:
+            self.refusal = self.refusal or error
+        return error
 
     def origin(self, name: str) -> str:
         """Return the operator that the model called, without its overload."""

@@ -245,6 +245,9 @@ def _trace(
             raise ValueNeeded
         if recorder.state_errors:
             raise _all_state(recorder.state_errors, snapshot)
+        if recorder.refusal is not None:
+            # The model has caught it, and went another way than without t2t.
+            raise recorder.refusal
         graph = recorder.graph
         graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
         graph.kept += recorder.constants.changes(snapshot.name_of)
@@ -355,7 +358,11 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return tracer.call_function(name, converter, original, args, kwargs)
+        try:
+            return tracer.call_function(name, converter, original, args, kwargs)
+        except T2TError as error:
+            tracer.recorder.refused(error)
+            raise
 
     tracer.originals[wrapper] = original
     return wrapper
@@ -369,7 +376,7 @@ def _scoped(recorder: Recorder, paths: dict[int, str], original: Any) -> Any:
         recorder.scopes.append(paths.get(id(self)) or recorder.scopes[-1])
         try:
             if problem := observer_problem(self):
-                raise recorder.located(UnsupportedOperatorError(problem))
+                raise recorder.refused(recorder.located(UnsupportedOperatorError(problem)))
             return original(self, *args, **kwargs)
         except Exception as error:
             if recorder.failure[0] is not error:
@@ -423,7 +430,7 @@ def _refuse_memory(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if recorder.is_active() and recorder.is_traced(self):
-            raise recorder.located(UnsupportedOperatorError(MEMORY))
+            raise recorder.refused(recorder.located(UnsupportedOperatorError(MEMORY)))
         if recorder.is_active():
             # Whoever has the memory may write to it.
             recorder.constants.before_write(self)

@@ -541,9 +541,13 @@ class _DispatchMode(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         del types
-        if isinstance(func, HigherOrderOperator):
-            return self._tracer.call_higher_order(func, args, kwargs or {})
-        return self._tracer.call_outermost(func, args, kwargs or {})
+        try:
+            if isinstance(func, HigherOrderOperator):
+                return self._tracer.call_higher_order(func, args, kwargs or {})
+            return self._tracer.call_outermost(func, args, kwargs or {})
+        except T2TError as error:
+            self._tracer.recorder.refused(error)
+            raise
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
