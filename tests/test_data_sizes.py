@@ -198,6 +198,14 @@ def without_a_bound(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     return m.last(y[n:] * 2).softmax(-1), y[:n].sum(0) + n
 
 
+def row(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """A row from the beginning or from the end."""
+    n = counted(x).item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0])
+    return m.last(y[n - 2]).softmax(-1) * 2, y[x[0].argmax().item()] + 1
+
+
 def split_at(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     n = counted(x)
     a, b, c = torch.tensor_split(y, torch.stack([n // 2, n]))
@@ -237,7 +245,7 @@ split_in_python = pytest.param(
 
 @pytest.mark.parametrize(
     "choose",
-    [without_a_bound, split_in_python, classes, unknown_bins, unknown_repeats, transcribed],
+    [without_a_bound, row, split_in_python, classes, unknown_bins, unknown_repeats, transcribed],
 )
 def test_what_has_no_bound_stays_in_pytorch(choose: Any, tmp_path: Any) -> None:
     generator = torch.Generator().manual_seed(3)
