@@ -98,7 +98,7 @@ another one in each call.
 
 _PARTIAL_HEAD = """## With partial=True
 
-{operators} operators, up to {few} samples of each dtype, also of linear algebra and complex numbers,
+{operators} operators, up to {few} samples of each dtype, also linear algebra and complex numbers,
 each between calls that are engines and converted with `partial=True`: what TensorRT cannot have is
 to stay in PyTorch. The module that is returned runs on the sample and on its numbers in another
 order. Random numbers are left out, but where PyTorch's samples set a seed of their own, which
