@@ -362,7 +362,8 @@ def _convert_partial(
         except OptionError:
             raise
         except ConversionError as error:
-            whole = whole if not wished else error
+            # A model has submodules left to convert; of a function this is all there is to say.
+            whole = error if wished or not isinstance(module, torch.nn.Module) else whole
             _log.info("its operators are not cut: %s", error)
     if wishes.operators:
         raise whole or ConversionError(reason)

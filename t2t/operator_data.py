@@ -27,6 +27,7 @@ __all__ = [
     "find_operator",
     "problem_of",
     "program",
+    "size_of",
     "tensors_read",
 ]
 
@@ -140,7 +141,11 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Size:
-    """A size that is computed of others: a number, a tensor's size, or [function, *arguments]."""
+    """A size that is computed of others.
+
+    It is a number, a tensor's size, the number in a tensor (where ``dim`` is None), or
+    [function, *arguments].
+    """
 
     data: Data
 
@@ -184,15 +189,17 @@ def _filled(item: Any, values: Mapping[int, torch.Tensor], device: torch.device)
         return device if item.number is None else values[item.number]
     if isinstance(item, list):
         return [_filled(part, values, device) for part in item]
-    return _size(item.data, values) if isinstance(item, _Size) else item
+    return size_of(item.data, values) if isinstance(item, _Size) else item
 
 
-def _size(data: Data, values: Mapping[int, torch.Tensor]) -> Any:
+def size_of(data: Data, values: Mapping[int, torch.Tensor]) -> Any:
+    """Return a size for these tensors by number."""
     if isinstance(data, Mapping):
-        size = values[data["tensor"]].shape[data["dim"]]
+        tensor, dim = values[data["tensor"]], data["dim"]
+        size = int(tensor) if dim is None else tensor.shape[dim]
         return (size - data["offset"]) // data["factor"]
     if isinstance(data, list):
-        return NUMBERS[data[0]](*(_size(item, values) for item in data[1:]))
+        return NUMBERS[data[0]](*(size_of(item, values) for item in data[1:]))
     return data
 
 
@@ -230,8 +237,9 @@ def _argument(data: Data) -> Any:
 def check_size(data: Data) -> None:
     """Raise CheckpointError unless this says how to compute a size."""
     if isinstance(data, Mapping):
-        numbers = [data.get(name) for name in ("tensor", "dim", "factor", "offset")]
-        fits = all(isinstance(x, int) for x in numbers) and data["factor"] > 0
+        numbers = [data.get(name) for name in ("tensor", "factor", "offset")]
+        plain = all(isinstance(x, int) for x in numbers) and data["factor"] > 0
+        fits = plain and isinstance(data.get("dim", ""), int | None)
     elif isinstance(data, list):
         fits = len(data) > 1 and data[0] in NUMBERS
         for item in data[1:]:

@@ -176,7 +176,13 @@ def forked(y: torch.Tensor) -> torch.Tensor:
         return seeded(y)
 
 
-@pytest.mark.parametrize("middle", [seeded, forked])
+def attending(y: torch.Tensor) -> torch.Tensor:
+    """Functions of which only one operator draws."""
+    torch.manual_seed(0)
+    return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.5)
+
+
+@pytest.mark.parametrize("middle", [seeded, forked, attending])
 def test_random_numbers_of_a_seed_of_the_models_own_stay_in_its_code(middle: Any) -> None:
     model = made(middle)
     torch.manual_seed(0)

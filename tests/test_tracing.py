@@ -177,6 +177,39 @@ def test_what_needs_data_is_refused_with_the_line(function: Callable[..., Any]) 
         to_network(function, [X])
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: float(x.max()),
+        lambda x: x.max().long().item(),
+        lambda x: len(range(int(x.sum()))),
+        lambda x: x.numpy().max(),
+        lambda x: torch.linspace(0, x.max(), 4).sum(),
+        lambda x: 1.0 if x.sum() > 0 else 2.0,
+    ],
+)
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
+def test_a_refusal_that_the_model_catches_is_raised(ask: Any, partial: bool) -> None:
+    """Without t2t it would take the other branch."""
+
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        y = (x.sin() + 1).exp() * 2
+        try:
+            factor = ask(x)
+        except Exception:  # noqa: BLE001  as models have it
+            factor = 0.0
+        return (y * factor + 1).cos()
+
+    x = torch.arange(5.0)
+    try:
+        converted = t2t.convert(asking, [x], partial=partial)
+    except ConversionError:
+        return
+    for y in (x, x + 1):
+        torch.testing.assert_close(converted(y), asking(y))
+
+
 def test_random_numbers_are_refused_not_frozen() -> None:
     with pytest.raises(UnsupportedOperatorError, match=r"random.*test_tracing\.py"):
         to_network(lambda x: x + torch.rand(4), [X])

@@ -29,10 +29,14 @@ TOLERANCES = {
     torch.float32: (1e-4, 5e-6),
     torch.float16: (1e-2, 1e-2),
     torch.bfloat16: (2e-2, 2e-2),
+    torch.complex64: (1e-4, 5e-6),
+    torch.complex32: (1e-2, 1e-2),
 }
 
 _LOOSE = (2e-2, 1e-2)
 _HALF = (torch.float16, torch.bfloat16)
+# No engine has these; PyTorch negates none of the unsigned ones.
+_NOT_NEGATED = (torch.float64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
@@ -122,7 +126,8 @@ def judge_partial(case: Case) -> tuple[str, str]:
     """Convert a call between engines with ``partial=True``, run it twice, and compare.
 
     Returns:
-        "ok", "refused", "WRONG", "CRASH" or "skipped", and why.
+        "ok", "refused", "untraceable" (PyTorch's export refuses it, too), "WRONG", "CRASH" or
+        "skipped", and why.
     """
     wanted = case.expected(case.tensors)
     if not wanted:
@@ -144,10 +149,25 @@ def judge_partial(case: Case) -> tuple[str, str]:
                 text = "; ".join(between.differences(_distinct(answer), others))
                 text = text and f"second input: {text}"
     except ConversionError as error:
-        return "refused", short(error)
+        untraceable = _untraceable(case)
+        return ("untraceable", untraceable) if untraceable else ("refused", short(error))
     except Exception as error:  # noqa: BLE001  any other exception is what is looked for
         return "CRASH", short(error)
     return "WRONG" if text else "ok", text
+
+
+def _untraceable(case: Case) -> str:
+    """Return why PyTorch's own export cannot trace a call either; empty where it can."""
+
+    class Calling(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            return case.function(*tensors)
+
+    try:
+        torch.export.export(Calling(), tuple(x.clone() for x in case.tensors), strict=False)
+    except Exception as error:  # noqa: BLE001  PyTorch raises any
+        return short(error)
+    return ""
 
 
 def _distinct(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -158,7 +178,7 @@ def _between(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with work for engines before and behind another, which changes nothing."""
 
     def twice(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or x.dtype in (torch.float64, torch.uint8):
+        if not isinstance(x, torch.Tensor) or x.dtype in _NOT_NEGATED:
             return x
         if x.dtype == torch.bool:
             return x.logical_not().logical_not()

@@ -7,7 +7,7 @@ Each operator runs in a process of its own with a time limit; what it gave is ke
 out/opinfo.jsonl, so that a sweep that was interrupted goes on where it stopped. `--fresh` starts
 anew (with --only: those operators), `--redo` judges again what is not ok, `--document` only writes
 the document. `--partial` judges fewer samples, converted with partial=True, also of operators that
-TensorRT cannot have, and counts (out/opinfo-partial.jsonl) without a document. It ends with an
+TensorRT cannot have (out/opinfo-partial.jsonl, the last part of the document). It ends with an
 error where an operator is wrong, crashes or is not built.
 """
 
@@ -96,6 +96,21 @@ another one in each call.
 """
 
 
+_PARTIAL_HEAD = """## With partial=True
+
+{operators} operators, up to {few} samples of each dtype, also linear algebra and complex numbers,
+each between calls that are engines and converted with `partial=True`: what TensorRT cannot have is
+to stay in PyTorch. The module that is returned runs on the sample and on its numbers in another
+order. Random numbers are left out, but where PyTorch's samples set a seed of their own, which
+steps of a converted module do not do. *untraceable* means that `torch.export` refuses the call,
+too, for the reason that stands there; a model that makes it has its submodules converted instead.
+
+| | samples |
+|-|-|
+{totals}
+"""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the sweep, write the document, and give the process's exit status."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -109,12 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     if not given.document:
         _sweep(given, lambda outcomes: _is_done(outcomes, given))
     records = _read(PARTIAL if given.partial else RECORDS)
-    if given.partial:
-        counts = Counter(_worst(outcomes) for outcomes in records.values())
-        samples = Counter(o["verdict"] for outcomes in records.values() for o in outcomes)
-        sys.stdout.write(f"operators: {dict(counts)}\nsamples: {dict(samples)}\n")
-    else:
-        TARGET.write_text(document(records), encoding="utf-8")
+    TARGET.write_text(document(_read(RECORDS), _read(PARTIAL)), encoding="utf-8")
     failed = [name for name, outcomes in records.items() if _worst(outcomes) in FAILURES]
     for name in failed:
         sys.stderr.write(f"{name}: {_worst(records[name])}\n")
@@ -210,12 +220,14 @@ def _worst(outcomes: Iterable[dict[str, str]]) -> str:
     }
     if "ok" in verdicts and "refused" in verdicts and not verdicts & set(FAILURES):
         return "partly refused"
-    order = (*FAILURES, "refused", "ok")
+    order = (*FAILURES, "refused", "untraceable", "ok")
     return next((verdict for verdict in order if verdict in verdicts), "skipped")
 
 
-def document(records: dict[str, list[dict[str, str]]]) -> str:
-    """Write the whole document."""
+def document(
+    records: dict[str, list[dict[str, str]]], partial: dict[str, list[dict[str, str]]]
+) -> str:
+    """Write the whole document: of whole conversions and of partial ones."""
     classes = Counter(_worst(outcomes) for outcomes in records.values())
     everything = [o for outcomes in records.values() for o in outcomes]
     counts = Counter((o["verdict"], o["form"] or "function") for o in everything)
@@ -240,7 +252,32 @@ def document(records: dict[str, list[dict[str, str]]]) -> str:
     reasons = ", ".join(f"{reason} ({_listed(LEFT_OUT[reason])})" for reason in LEFT_OUT)
     rows = [_row(name, outcomes) for name, outcomes in sorted(records.items())]
     table = ["| operator | worst | ok | of | what is not |", "|-|-|-|-|-|", *rows]
-    return "\n".join([head, f"Left out: {reasons}.", "", "## By operator", "", *table, ""])
+    whole = [head, f"Left out: {reasons}.", "", "## By operator", "", *table, ""]
+    return "\n".join([*whole, *_partial_part(partial)])
+
+
+def _partial_part(records: dict[str, list[dict[str, str]]]) -> list[str]:
+    """Write what partial conversions gave: a summary, and why samples are not right."""
+    kinds = ("ok", "untraceable", "refused", *FAILURES)
+    found = {
+        kind: [
+            (name, outcome)
+            for name, outcomes in sorted(records.items())
+            for outcome in outcomes
+            if outcome["verdict"] == kind
+        ]
+        for kind in kinds
+    }
+    totals = [f"| {kind} | {len(found[kind])} |" for kind in kinds]
+    rows: dict[tuple[str, str, str], int] = Counter(
+        (name, kind, _reason(outcome)) for kind in kinds[1:] for name, outcome in found[kind]
+    )
+    table = [
+        f"| {name} | {kind} | {count} | {reason.replace('|', chr(92) + '|')} |"
+        for (name, kind, reason), count in rows.items()
+    ]
+    head = _PARTIAL_HEAD.format(operators=len(records), few=FEW, totals="\n".join(totals))
+    return [head, "| operator | verdict | samples | why |", "|-|-|-|-|", *table, ""]
 
 
 def _listed(patterns: Sequence[str]) -> str:
@@ -263,6 +300,8 @@ def _row(name: str, outcomes: list[dict[str, str]]) -> str:
 def _reason(outcome: dict[str, str]) -> str:
     """Return the reason without the place, which is in this tool."""
     text = re.sub(r"(,? called| \(called)? at \S*operator_samples\.py.*", "", outcome["text"])
+    if outcome["verdict"] == "untraceable":
+        return text[:160]
     text = text.removeprefix("[check] ").partition(": ")[2] or text
     return (text if outcome["verdict"] == "refused" else f"{outcome['verdict']} {text}")[:160]
 

@@ -40,6 +40,7 @@ def split_with_sizes(
     )
     pieces, start = [], 0
     for size in split_sizes:
+        torch._check(size >= 0, lambda: f"split_with_sizes: {split_sizes} has a negative size")
         pieces.append(aten.slice.Tensor(self, dim, start, start + size))
         start = start + size
     return pieces

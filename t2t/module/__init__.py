@@ -7,11 +7,12 @@ from t2t.module.inspection import LayerTimes
 from t2t.module.partial_module import PartialModule, load, with_parts
 from t2t.module.parts import Part, Parts
 from t2t.module.ran_on import RanOn, engine_required
-from t2t.module.steps import EngineStep, OperatorStep, Partition
+from t2t.module.steps import CheckStep, EngineStep, OperatorStep, Partition, Step, reads_of
 from t2t.module.trt_module import ReferenceExecutionWarning, TRTModule
 
 __all__ = [
     "FORMAT",
+    "CheckStep",
     "Converted",
     "EngineStep",
     "LayerTimes",
@@ -22,9 +23,11 @@ __all__ = [
     "Parts",
     "RanOn",
     "ReferenceExecutionWarning",
+    "Step",
     "TRTModule",
     "engine_required",
     "load",
     "read_entries",
+    "reads_of",
     "with_parts",
 ]

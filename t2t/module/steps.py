@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from t2t.errors import CheckpointError, EngineError
-from t2t.operator_data import Data, program, tensors_read
+from t2t.operator_data import Data, check_size, program, size_of, tensors_read
 
 if TYPE_CHECKING:
     from t2t.module.checkpoint import Converted
 
-__all__ = ["EngineStep", "OperatorStep", "Partition"]
+__all__ = ["CheckStep", "EngineStep", "OperatorStep", "Partition", "Step", "reads_of"]
 
 RunEngine = Callable[["Converted", Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
@@ -58,7 +58,25 @@ class EngineStep:
     results: Sequence[int | None]
 
 
-Step = OperatorStep | EngineStep
+@dataclass(frozen=True)
+class CheckStep:
+    """What must hold of a size, or of a number that is read from a tensor.
+
+    Attributes:
+        value: the size or the condition, as data.
+        low: its least value.
+        high: its greatest value.
+        message: what is raised where it is another one.
+    """
+
+    value: Data
+    low: int
+    high: int
+    message: str
+    results: Sequence[int | None] = ()
+
+
+Step = OperatorStep | EngineStep | CheckStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +107,13 @@ class Partition:
         if len(known) != self.inputs + len(self.constants):
             raise CheckpointError("a constant has the number of an input")
         for step in self.steps:
-            missing = [number for number in _reads(step) if number not in known]
+            missing = [number for number in reads_of(step) if number not in known]
             if missing:
                 raise CheckpointError(f"{step} reads tensor {missing[0]}, which there is not yet")
             if isinstance(step, EngineStep):
                 _check_engine_step(step, self.engines)
+            if isinstance(step, CheckStep):
+                check_size(step.value)
             results = [number for number in step.results if number is not None]
             if len(set(results)) != len(results) or known & set(results):
                 raise CheckpointError(f"{step} gives a tensor that there is already")
@@ -107,7 +127,7 @@ class Partition:
         """What runs each operator step, and the tensors that nobody reads behind each step."""
         last: dict[int, int] = {}
         for place, step in enumerate(self.steps):
-            for number in (*_reads(step), *(n for n in step.results if n is not None)):
+            for number in (*reads_of(step), *(n for n in step.results if n is not None)):
                 last[number] = place
         ends: list[list[int]] = [[] for _ in self.steps]
         for number, place in last.items():
@@ -129,7 +149,7 @@ class Partition:
         found = {number: frozenset((number,)) for number in range(self.inputs)}
         found.update({number: frozenset() for number in self.constants})
         for step in self.steps:
-            behind = frozenset().union(*(found[number] for number in _reads(step)))
+            behind = frozenset().union(*(found[number] for number in reads_of(step)))
             found.update({number: behind for number in step.results if number is not None})
         return found
 
@@ -160,6 +180,9 @@ class Partition:
 
         Returns:
             The outputs. They share no memory with constants.
+
+        Raises:
+            RuntimeError: a size is not what the model requires.
         """
         constants = self._constants_on(device)
         values = {**dict(enumerate(inputs)), **constants}
@@ -167,6 +190,10 @@ class Partition:
             for step, (program, ends) in zip(self.steps, self._programs, strict=True):
                 if isinstance(step, EngineStep):
                     results = _run_engine(self.engines[step.engine], step, values, run_engine)
+                elif isinstance(step, CheckStep):
+                    results = []
+                    if not step.low <= size_of(step.value, values) <= step.high:
+                        raise RuntimeError(step.message)
                 else:
                     results = program(values, device)
                 if len(results) != len(step.results):
@@ -182,20 +209,9 @@ class Partition:
 
     def to_state(self) -> dict[str, torch.Tensor | str]:
         """Return a JSON text and the constants, each as one dimension; engines not."""
-        steps = [
-            {"engine": step.engine, "inputs": [*step.inputs], "results": [*step.results]}
-            if isinstance(step, EngineStep)
-            else {
-                "operator": step.operator,
-                "args": [*step.args],
-                "kwargs": dict(step.kwargs),
-                "results": [*step.results],
-            }
-            for step in self.steps
-        ]
         data = {
             "inputs": self.inputs,
-            "steps": steps,
+            "steps": [asdict(step) for step in self.steps],
             "outputs": [*self.outputs],
             "engines": len(self.engines),
             "constants": {number: [*x.shape] for number, x in self.constants.items()},
@@ -249,6 +265,9 @@ def _run_engine(
 
 def _read_step(data: Any) -> Step:
     results = [None if number is None else int(number) for number in data["results"]]
+    if "message" in data:
+        low, high = int(data["low"]), int(data["high"])
+        return CheckStep(data["value"], low, high, str(data["message"]))
     if "engine" in data:
         return EngineStep(int(data["engine"]), [int(n) for n in data["inputs"]], results)
     return OperatorStep(str(data["operator"]), list(data["args"]), dict(data["kwargs"]), results)
@@ -257,8 +276,10 @@ def _read_step(data: Any) -> Step:
 # -- arguments -----------------------------------------------------------------------------------
 
 
-def _reads(step: Step) -> list[int]:
+def reads_of(step: Step) -> list[int]:
     """Return the numbers of the tensors that a step reads."""
     if isinstance(step, EngineStep):
         return [*step.inputs]
+    if isinstance(step, CheckStep):
+        return tensors_read({"size": step.value})
     return tensors_read([*step.args, *step.kwargs.values()])

@@ -1,7 +1,7 @@
 """The cut of a recorded graph into engines, and operators between them that PyTorch runs.
 
-`levels` says which calls are together, `cut` makes the engines, and `operators` writes the other
-calls as steps that a checkpoint can hold.
+`levels` says which calls are together, `data_sizes` which sizes no engine can make, `cut` makes the
+engines, and `operators` writes the other calls as steps that a checkpoint can hold.
 """
 
 from t2t.partition.cut import Wishes, partitioned

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -19,22 +17,23 @@ from t2t.dtypes import is_supported
 from t2t.errors import BuildError, ConversionError, OptionError, T2TError, UnsupportedOperatorError
 from t2t.io import Dimension, Place, Profile, Signature
 from t2t.lowering import Conversion, Traced, output_spec
-from t2t.module import Converted, EngineStep, OperatorStep, Part, Partition
+from t2t.module import CheckStep, Converted, EngineStep, Part, Partition, Step, reads_of
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
+from t2t.partition.data_sizes import DataSizes, symbols_in, symbols_of_call
 from t2t.partition.levels import levels
 from t2t.partition.operators import Operators, operators_of
 from t2t.precision import Policy, operator_name
-from t2t.sizes import example_size, expression, is_symbolic
+from t2t.sizes import example_size, expression
 from t2t.sizes.arithmetic import NUMBERS
-from t2t.sizes.expressions import evaluate, symbols_of
-from t2t.sizes.polynomials import multiple_of, symbol_value
+from t2t.sizes.expressions import evaluate
+from t2t.sizes.polynomials import multiple_of
 from t2t.sizes.proofs import span
 from t2t.sizes.terms import Symbol
 from t2t.torch_internals import OpOverload
 from t2t.tracing import Call, Graph, Value, emit
 from t2t.tracing.emit import describe, gaps, located
-from t2t.tracing.graph import tree_leaves, with_bodies
+from t2t.tracing.graph import with_bodies
 from t2t.tracing.operators import draws_random, operator_info
 
 __all__ = ["Wishes", "partitioned"]
@@ -49,9 +48,6 @@ _RESEEDED = (
     "it draws random numbers, and the model sets their seed (torch.manual_seed), which the "
     "converted module does not; set it outside"
 )
-_DATA_SIZE = "a size depends on the data, which TensorRT needs to know when the engine is built"
-# TensorRT reserves memory for the largest sizes, and what depends on the data is often far smaller.
-_MOST_ELEMENTS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -172,44 +168,28 @@ class _Cut:
         self._traced, self._graph = traced, traced.graph
         self._policy, self._wishes = policy, wishes
         self._outputs = list(traced.outputs.values())
-        self._calls = self._graph.used_calls(self._outputs)
+        self._sizes = DataSizes(self._graph, self._outputs)
+        self._roots = self._outputs + self._sizes.read
+        self._calls = self._sizes.calls
         wishes.check(self._calls)
-        random = next(filter(_is_random, self._calls), None)
-        if random is not None and self._graph.reseeded:
-            raise located(UnsupportedOperatorError(_RESEEDED), random)
         self._numbers: dict[int, int] = {
             id(value.tensor): index for index, value in enumerate(self._graph.inputs)
         }
         self._constants: dict[int, torch.Tensor] = {}
         self.refused = {id(c): why for c in self._calls if (why := wishes.reason(c))}
-        unplaced = {s for s, d in self._graph.dimensions.items() if not d.places}
-        self._makers = _makers(self._calls, unplaced)
-        for call in self._calls if unplaced else ():
-            why = self._data_problem(call, unplaced)
+        for call in self._calls if self._sizes.made else ():
+            why = self._sizes.problem(call)
             if why:
                 self.refused.setdefault(id(call), f"{why} ({describe(call)})")
         builder = create_builder()
         network = Network(backend.create_network(builder), policy)
-        for call, error in gaps(self._graph, network, traced.example.names, self._outputs):
+        for call, error in gaps(self._graph, network, traced.example.names, self._roots):
             self.refused.setdefault(id(call), str(error))
+        self._random = {id(c) for c in self._calls if id(c) in self.refused and _is_random(c)}
+        random = next((call for call in self._calls if id(call) in self._random), None)
+        if random is not None and self._graph.reseeded:
+            raise located(UnsupportedOperatorError(_RESEEDED), random)
         self._blocks: list[_Block] = []
-
-    def _data_problem(self, call: Call, unplaced: set[Symbol]) -> str:
-        """Return why no engine can hold a call, if its sizes depend on the data.
-
-        An engine takes such sizes with its inputs, within their ranges, but cannot make them.
-        """
-        inputs = [value.tensor for value in call.inputs()]
-        if _symbols_in(call.output) & unplaced - _symbols_in(call.args, call.kwargs, inputs):
-            return _DATA_SIZE
-        if not _symbols_of_call(call) & unplaced <= {*self._makers}:
-            return "no tensor has the size, which depends on the data"
-        for x in tree_leaves(call.output):
-            sizes = map(expression, x.shape) if isinstance(x, torch.Tensor) else ()
-            most = math.prod(span(size, self._graph.boxes)[1] for size in sizes)
-            if most > _MOST_ELEMENTS and _symbols_in(x) & unplaced:
-                return f"it may have {most} elements, for which an engine would reserve memory"
-        return ""
 
     def engines(self, build: Callable[[Conversion], Converted]) -> list[Converted]:
         """Make the engines, and put into PyTorch what turns out to fit into none."""
@@ -238,13 +218,10 @@ class _Cut:
             {index[id(value.call)] for value in call.inputs() if value.call is not None}
             for call in self._calls
         ]
-        for place, call in enumerate(self._calls if self._makers else ()):
-            makers = [
-                self._makers[s] for s in _symbols_in(call.args, call.kwargs) & {*self._makers}
-            ]
-            reads[place].update(index[id(maker)] for maker, *_ in makers if maker is not call)
+        for place, call in enumerate(self._calls if self._sizes.made else ()):
+            reads[place] |= {index[id(maker)] for maker in self._sizes.sources(call)}
         # Random numbers are drawn in the model's order, so that a seed gives the model's.
-        random = [place for place, call in enumerate(self._calls) if _is_random(call)]
+        random = [place for place, call in enumerate(self._calls) if id(call) in self._random]
         for before, after in itertools.pairwise(random):
             reads[after].add(before)
         fits = [id(call) not in self.refused for call in self._calls]
@@ -282,7 +259,7 @@ class _Cut:
                     inputs.setdefault(id(value.tensor), value)
         outputs: dict[int, Value] = {}
         others = [value for call in self._calls if id(call) not in own for value in call.inputs()]
-        for value in (*others, *self._outputs):
+        for value in (*others, *self._roots):
             if value.call is not None and id(value.call) in own:
                 outputs.setdefault(id(value.tensor), value)
         block.inputs, block.outputs = list(inputs.values()), list(outputs.values())
@@ -319,7 +296,7 @@ class _Cut:
                 assert value.call is not None
                 raise _Refused({id(value.call): str(error)}) from error
         signature = self._signature(block, inputs, outputs)
-        may_be_empty = any(symbol in self._makers for symbol in dimensions)
+        may_be_empty = any(symbol in self._sizes.makers for symbol in dimensions)
         return Conversion(network, builder, signature, graph, never_empty=may_be_empty)
 
     def _failing(
@@ -343,9 +320,9 @@ class _Cut:
                 continue
             places = _places(symbol, block.inputs)
             if not places:
-                if symbol in self._makers:
-                    call, tensor, dim = self._makers[symbol]
-                    first, value = Place(0, dim), self._value(call, tensor)
+                if symbol in self._sizes.makers:
+                    value = self._known(self._sizes.makers[symbol])
+                    first = _places(symbol, [value])[0]
                 else:
                     first = dimension.places[0]
                     value = self._graph.inputs[first.input]
@@ -357,12 +334,10 @@ class _Cut:
             found[symbol] = Dimension(name, low, high, step, tuple(places), dimension.named)
         return found
 
-    def _value(self, call: Call, tensor: torch.Tensor) -> Value:
-        """Return the value of a call's result."""
-        read = itertools.chain(self._outputs, *(other.inputs() for other in self._calls))
-        known = (value for value in read if value.tensor is tensor)
-        index = [id(x) for x in _tensors_in(call.output)].index(id(tensor))
-        return next(known, None) or Value(tensor, call, index)
+    def _known(self, result: Value) -> Value:
+        """Return the value by which others read a result, or itself."""
+        read = itertools.chain(self._roots, *(call.inputs() for call in self._calls))
+        return next((value for value in read if value.tensor is result.tensor), result)
 
     def _signature(self, block: _Block, inputs: Sequence[str], outputs: Sequence[str]) -> Signature:
         profiles = self._profiles(block)
@@ -415,8 +390,8 @@ class _Cut:
 
     def partition(self, engines: Sequence[Converted]) -> Partition:
         """Return all parts in order."""
-        operators = Operators(self._numbers, self._constants, self._sizes())
-        steps: list[OperatorStep | EngineStep] = []
+        operators = Operators(self._numbers, self._constants, self._places())
+        steps: list[Step] = []
         place = 0
         for block in self._blocks:
             if block.is_engine:
@@ -428,19 +403,39 @@ class _Cut:
             for call in block.calls:
                 steps += operators.steps(call)
         outputs = [operators.number(value.tensor) for value in self._outputs]
+        steps = self._with_checks(steps, [*map(operators.check, self._graph.checks)])
         constants = {
             n: x.detach().clone(memory_format=torch.contiguous_format)
             for n, x in self._constants.items()
         }
         return Partition(len(self._graph.inputs), steps, outputs, engines, constants)
 
-    def _sizes(self) -> dict[Symbol, tuple[int, int, int, int]]:
+    def _with_checks(self, steps: Sequence[Step], checks: Sequence[CheckStep]) -> list[Step]:
+        """Put each check as soon as what it reads is there, and leave out what nobody reads."""
+        sized = {self._numbers.get(id(x.tensor)) for _, x in self._graph.numbers.values()}
+        read = set(itertools.chain(*map(reads_of, steps)))
+        known = {*range(len(self._graph.inputs)), *self._constants}
+        found: list[Step] = []
+        pending = [*checks]
+        for step in steps:
+            if sized.intersection(step.results) - read:
+                continue
+            found.append(step)
+            known.update(number for number in step.results if number is not None)
+            ready = [check for check in pending if known.issuperset(reads_of(check))]
+            found += ready
+            pending = [check for check in pending if check not in ready]
+        return found
+
+    def _places(self) -> dict[Symbol, tuple[int, int | None, int, int]]:
         """Return where each symbol stands: tensor, dimension, factor, offset."""
         firsts = {s: d.places[0] for s, d in self._graph.dimensions.items() if d.places}
-        found = {s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()}
-        for symbol, (_, tensor, dim) in self._makers.items():
+        found: dict[Symbol, tuple[int, int | None, int, int]] = {
+            s: (p.input, p.dim, p.factor, p.offset) for s, p in firsts.items()
+        }
+        for symbol, (tensor, place) in self._sizes.places().items():
             number = self._numbers.setdefault(id(tensor), len(self._numbers))
-            found[symbol] = (number, dim, 1, 0)
+            found[symbol] = (number, place, 1, 0)
         return found
 
     def table(self) -> list[Part]:
@@ -499,42 +494,7 @@ def _boundary_problem(value: Value) -> str:
 def _symbols(block: _Block) -> set[Symbol]:
     """Return the symbols of all sizes that a block computes with."""
     tensors = [value.tensor for value in (*block.inputs, *block.outputs)]
-    return set().union(_symbols_in(tensors), *map(_symbols_of_call, block.calls))
-
-
-def _symbols_of_call(call: Call) -> set[Symbol]:
-    inputs = [value.tensor for value in call.inputs()]
-    return _symbols_in(
-        inputs, *((part.args, part.kwargs, part.output) for part in with_bodies([call]))
-    )
-
-
-def _symbols_in(*arguments: Any) -> set[Symbol]:
-    """Return the symbols of numbers, and of the sizes of tensors."""
-    found: set[Symbol] = set()
-    for x in tree_leaves(arguments):
-        for size in x.shape if isinstance(x, torch.Tensor) else [x]:
-            found |= symbols_of(expression(size)) if is_symbolic(size) else set()
-    return found
-
-
-def _makers(
-    calls: Sequence[Call], symbols: Collection[Symbol]
-) -> dict[Symbol, tuple[Call, torch.Tensor, int]]:
-    """Return the first call whose result has a size, the result, and in which dimension."""
-    sizes = {symbol_value(symbol): symbol for symbol in symbols}
-    found: dict[Symbol, tuple[Call, torch.Tensor, int]] = {}
-    for call in calls if symbols else ():
-        for x in tree_leaves(call.output):
-            for dim, size in enumerate(x.shape if isinstance(x, torch.Tensor) else ()):
-                symbol = sizes.get(expression(size))
-                if symbol is not None:
-                    found.setdefault(symbol, (call, x, dim))
-    return found
-
-
-def _tensors_in(tree: Any) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    return set().union(symbols_in(tensors), *map(symbols_of_call, block.calls))
 
 
 def _places(symbol: Symbol, inputs: Sequence[Value]) -> list[Place]:
@@ -554,8 +514,10 @@ def _packet(name: str) -> str:
 
 
 def _is_random(call: Call) -> bool:
-    operator = call.function
-    return isinstance(operator, OpOverload) and draws_random(operator, call.args, call.kwargs)
+    """Return whether a call draws random numbers: a function does if one of its operators does."""
+    with suppress(T2TError):
+        return any(draws_random(f, args, kwargs) for f, args, kwargs, _ in operators_of(call))
+    return False
 
 
 def _only_moves(call: Call) -> bool:

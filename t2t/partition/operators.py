@@ -11,10 +11,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from t2t.errors import CheckpointError, ConversionError, T2TError
 from t2t.isolation import storage_key
-from t2t.module import OperatorStep
+from t2t.module import CheckStep, OperatorStep
 from t2t.operator_data import data_of, find_operator
 from t2t.sizes import expression
 from t2t.sizes.arithmetic import NUMBERS
+from t2t.sizes.dynamic import Check
 from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.terms import Symbol
 from t2t.torch_internals import (
@@ -50,14 +51,14 @@ class Operators:
         numbers: the numbers of the inputs, by the id of the tensor; others are added.
         constants: gets the constants that steps read, by number.
         sizes: for each symbol a tensor's number, the dimension in which it stands, and by which
-            factor and offset.
+            factor and offset; without a dimension it is the number in the tensor.
     """
 
     def __init__(
         self,
         numbers: dict[int, int],
         constants: dict[int, torch.Tensor],
-        sizes: Mapping[Symbol, tuple[int, int, int, int]],
+        sizes: Mapping[Symbol, tuple[int, int | None, int, int]],
     ) -> None:
         self._numbers, self._constants = numbers, constants
         # An id may be taken again when its tensor is gone.
@@ -95,6 +96,11 @@ class Operators:
                 )
         except (CheckpointError, ConversionError) as error:
             raise located(ConversionError(f"it cannot stay in PyTorch: {error}"), call) from error
+
+    def check(self, check: Check) -> CheckStep:
+        """Return what is required of a size as a step."""
+        low, high = int(check.low), int(check.high)
+        return CheckStep(self._size(check.value), low, high, check.message)
 
     def _data(self, x: Any) -> Any:
         """Return an argument as data."""

@@ -162,12 +162,62 @@ def _nms(
     return count if count is NotImplemented else dets.new_empty((count,), dtype=_LONG)
 
 
+def _bincount(
+    mode: SizedFakeMode, operator: OpOverload, self: Any, weights: Any = None, minlength: Any = 0
+) -> Any:
+    """Return as many as the largest number asks for, of which the data alone tells."""
+    assert mode.new_size is not None
+    least = bounds(value_of(minlength))[0]
+    dtype = _LONG
+    if weights is not None:
+        dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    count = mode.new_size(schema_of(operator).name, int(least), _MOST)
+    return self.new_empty((count,), dtype=dtype)
+
+
+def _repeat_interleave(
+    mode: SizedFakeMode, operator: OpOverload, repeats: Any, *, output_size: Any = None
+) -> Any:
+    if operator is not aten.repeat_interleave.Tensor or output_size is not None:
+        return NotImplemented
+    assert mode.new_size is not None
+    return repeats.new_empty((mode.new_size(schema_of(operator).name, 0, _MOST),))
+
+
+def _ctc_loss(
+    mode: SizedFakeMode,
+    operator: OpOverload,
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    *options: Any,
+    **more: Any,
+) -> Any:
+    """Return the losses, and what they are computed by: two places for each target and one."""
+    del input_lengths, options, more
+    steps, batch, _ = log_probs.shape
+    if isinstance(target_lengths, torch.Tensor):
+        longest = _size(mode, operator, targets.shape[-1:])
+    else:
+        longest = max(target_lengths, default=0)
+    if longest is NotImplemented:
+        return longest
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, 2 * longest + 1))
+
+
 _LONG = torch.int64
+_MOST = 1 << 40
+"""No memory holds a tensor of more elements."""
+
 _RULES: dict[str, Callable[..., Any]] = {
+    "aten::_ctc_loss": _ctc_loss,
     "aten::_unique2": _unique,
+    "aten::bincount": _bincount,
     "aten::index": _index,
     "aten::masked_select": _masked_select,
     "aten::nonzero": _nonzero,
+    "aten::repeat_interleave": _repeat_interleave,
     "aten::unique_dim": _unique_dim,
     "aten::unique_consecutive": _unique_consecutive,
     "torchvision::nms": _nms,

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from t2t.errors import GuardError
 from t2t.io import Dimension
+from t2t.sizes import expressions as ex
 from t2t.sizes.expressions import symbols_of
 from t2t.sizes.fakes import SizedFakeMode
 from t2t.sizes.guards import Guard, Guards, Names
-from t2t.sizes.narrowing import Narrowed, advice, narrow
+from t2t.sizes.narrowing import Narrowed, advice, conjuncts, narrow
 from t2t.sizes.nodes import Reason, SizeEnvironment
+from t2t.sizes.notation import text
 from t2t.sizes.polynomials import add, multiply, symbol_value
 from t2t.sizes.proofs import Box, Range
-from t2t.sizes.terms import Symbol, Value
+from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds
 
-__all__ = ["DynamicSizes", "Proved"]
+__all__ = ["Check", "DynamicSizes", "Known", "Proved"]
+
+_LARGE = 1 << 26
+"""Of sizes up to here, the middle of the range is taken to be usual."""
+
+_REQUIRED = "`{}` does not hold, which an operator requires"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What must hold of sizes that depend on the data when the model runs.
+
+    Attributes:
+        value: a size or a condition.
+        low: its least value; of a condition, True.
+        high: its greatest value.
+        message: what is raised where it is another one.
+    """
+
+    value: Value
+    low: int
+    high: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the model requires of a size that depends on the data (`torch._check`).
+
+    Attributes:
+        low: its least value.
+        high: its greatest value.
+        too_small: what is raised for smaller ones.
+        too_large: what is raised for larger ones.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    too_small: str = ""
+    too_large: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,10 +85,12 @@ class DynamicSizes:
         boxes: the declared sizes: for each profile a range of every dimension, by name.
         names: names of the inputs.
         locate: returns the user's line that runs now.
-        data_sizes: let results have sizes that depend on the data.
+        known: lets results have sizes that depend on the data; what the model requires of each is
+            added, by the order in which they are made. It holds from the next trace on.
 
     Attributes:
         mode: makes fake tensors of symbolic sizes.
+        checks: what is required of sizes that depend on the data.
     """
 
     def __init__(
@@ -55,12 +99,17 @@ class DynamicSizes:
         boxes: Sequence[Mapping[str, Range]],
         names: Sequence[str],
         locate: Callable[[], Any],
-        data_sizes: bool = False,
+        known: dict[int, Known] | None = None,
     ) -> None:
         self._guards = Guards(locate)
+        self._locate, self._known = locate, known
+        self.checks: list[Check] = []
+        self._equal: dict[Symbol, Value] = {}
+        self._refusal: GuardError | None = None
         self._env = SizeEnvironment(self._record)
         self.mode = SizedFakeMode(self._env)
-        self.mode.new_size = self._new_size if data_sizes else None
+        if known is not None:
+            self.mode.new_size, self._env.leave = self._new_size, self._leave
         self._dimensions = {
             Symbol(d.name, d.low, d.high, order): d for order, d in enumerate(dimensions)
         }
@@ -80,23 +129,81 @@ class DynamicSizes:
 
     def _record(self, condition: Value, reason: Reason) -> None:
         """Note a condition; raise at once where it can hold for no range of sizes."""
-        unplaced = {s for s, d in self._dimensions.items() if not d.places}
-        if reason in ("number", "internal") and symbols_of(condition) & unplaced:
-            # A loop over as many elements as the example's would take long for nothing.
-            raise GuardError(
+        if reason in ("number", "internal") and symbols_of(condition) & self.mode.made:
+            # A loop over as many elements as the example's would take long for nothing; where the
+            # model catches that, it is raised at the end.
+            self._refusal = GuardError(
                 "a size that depends on the data becomes a plain number (len(), range())"
             )
+            raise self._refusal
         self._guards.record(condition, reason)
 
     def _new_size(self, operator: str, low: int, high: int) -> Any:
-        """Return a size of which only the range is known: what is decided must hold for all."""
+        """Return a size of which only the range is known: what is decided must hold for all.
+
+        Numbers that are read from the data are none of sizes, and may be outside of the range.
+        """
         order = len(self._dimensions)
-        symbol = Symbol(f"{operator.rpartition('::')[2]}_{order}", low, high, order)
-        self._dimensions[symbol] = Dimension(symbol.name, low, high, named=False)
+        known = (self._known or {}).get(order, Known())
+        least, most = (int(x) for x in (max(low, known.low), min(high, known.high)))
+        name = f"{operator.rpartition('::')[2]}_{order}"
+        if least > most:
+            raise GuardError(f"the model requires more of {name} than any size fulfils")
+        symbol = Symbol(name, least, most, order)
+        size = symbol_value(symbol)
+        self.mode.made.add(symbol)
+        if least > low:
+            self.checks.append(Check(size, least, high, known.too_small))
+        if most < high:
+            self.checks.append(Check(size, low, most, known.too_large))
+        if low < 0 and (low, high) == (least, most):
+            self.checks.append(Check(size, low, high, f"a number is not in {low}..{high}"))
+        self._dimensions[symbol] = Dimension(symbol.name, least, most, named=False)
         for box in self._boxes:
-            box[symbol] = Range(low, high)
-        self._env.examples[symbol] = max(low, high // 2)
-        return self._env.size(symbol_value(symbol))
+            box[symbol] = Range(least, most)
+        usual = most // 2 if most <= _LARGE else least + 8
+        self._env.examples[symbol] = min(max(least, usual), most)
+        return self._env.size(size)
+
+    def _leave(self, condition: Value) -> bool:
+        """Let what is required of a size that depends on the data be checked when it is known."""
+        made = self.mode.made
+        if not symbols_of(condition) & made:
+            return False
+        given = self._env.message
+        where = self._locate() or "a line of PyTorch's own"
+        own = f"{_REQUIRED.format(text(condition))} at {where}"
+        message = str(given() if callable(given) else given or own)
+        self.checks.append(Check(condition, True, True, message))
+        for part in conjuncts(condition):
+            for symbol in sorted(symbols_of(part) & made, key=lambda s: -s.order):
+                self._learn(symbol, part, message)
+        return True
+
+    def _learn(self, symbol: Symbol, condition: Value, message: str) -> None:
+        """Keep for the next trace what a condition says of the range of a size."""
+        assert self._known is not None
+        if not isinstance(condition, Operation) or condition.name not in ("zero", "nonpositive"):
+            return
+        [left] = condition.args
+        slope = left.terms.get((symbol,), 0) if isinstance(left, Polynomial) else 0
+        rest = ex.subtract(left, ex.multiply(symbol_value(symbol), slope))
+        if not slope or symbol in symbols_of(rest):
+            return
+        if condition.name == "zero" and abs(slope) == 1 and symbol not in self._equal:
+            self._equal[symbol] = ex.substitute(ex.multiply(rest, -slope), self._equal)
+        # slope * size lies between these.
+        least, most = -bounds(rest)[1], -bounds(rest)[0]
+        if condition.name == "nonpositive":
+            least = -math.inf
+        low, high = (least, most) if slope > 0 else (-most, -least)
+        known = self._known.get(symbol.order, Known())
+        if low / abs(slope) > max(known.low, symbol.low):
+            known = replace(known, low=-(-low // abs(slope)), too_small=message)
+        if high / abs(slope) < min(known.high, symbol.high):
+            known = replace(known, high=high // abs(slope), too_large=message)
+        if known != Known():
+            self._known[symbol.order] = known
 
     def _size(self, index: int, dim: int, example: int) -> Any:
         if (index, dim) not in self._places:
@@ -121,6 +228,10 @@ class DynamicSizes:
         Raises:
             GuardError: a condition does not hold for all sizes.
         """
+        if self._refusal is not None:
+            raise self._refusal
+        # What converters require from here on is to hold for all sizes.
+        self._env.leave = lambda condition: False  # noqa: ARG005
         hull = {s: Range(s.low, s.high, d.step) for s, d in self._dimensions.items()}
         declared = {s for s, d in self._dimensions.items() if d.places}
         allowed = {s for s in declared if narrow_shapes or s.name in automatic}
@@ -135,7 +246,7 @@ class DynamicSizes:
             possible = narrow(self._guards, hull, self._env.examples, declared)
             return advice(guard, hull, self._names, possible, not allowed)
 
-        self._guards.prove(boxes, self._names, narrowed.ties, advise)
+        self._guards.prove(boxes, self._names, {**self._equal, **narrowed.ties}, advise)
         notes = [self._note(symbol, hull, narrowed) for symbol in narrowed.causes]
         return Proved(self._tied(narrowed), [dict(box) for box in boxes], notes)
 

@@ -16,6 +16,7 @@ from t2t.sizes.arithmetic import NUMBERS, Arithmetic
 from t2t.sizes.terms import Monomial, Operation, Polynomial, Symbol, Value, bounds, kind_of
 
 __all__ = [
+    "EXACT",
     "absolute",
     "add",
     "bitwise",

@@ -8,6 +8,7 @@ that models consist of have rules here instead; all others are run as PyTorch ru
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from t2t.sizes import expressions as ex
 from t2t.sizes.data import data_sized
 from t2t.sizes.nodes import SizeEnvironment
 from t2t.sizes.polynomials import exact_quotient
-from t2t.sizes.terms import Polynomial, Value, value_of
+from t2t.sizes.terms import Polynomial, Symbol, Value, bounds, value_of
 from t2t.torch_internals import (
     DisabledDispatch,
     FakeTensor,
@@ -129,6 +130,8 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
     Attributes:
         new_size: makes a size that depends on the data, of an operator's name, its least and its
             greatest value; None where such sizes are refused.
+        made: the symbols of such sizes.
+        cuts: the sizes of slices between bounds of which nobody knows whether they are negative.
         counts: how many elements of a tensor are not zero, by its id, with the tensor and how
             often it had been written to.
     """
@@ -139,6 +142,8 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
         super().__init__(env)
         self.new_size: Callable[[str, int, int], Any] | None = None
         self.counts: dict[int, tuple[torch.Tensor, int, Any]] = {}
+        self.made: set[Symbol] = set()
+        self.cuts: dict[tuple[Value, ...], Value] = {}
 
     def dispatch(
         self,
@@ -203,9 +208,15 @@ class SizedFakeMode(StaticFakeMode):  # type: ignore[no-untyped-call]
             made = aten.as_strided.default(x, self._numbers(sizes), self._numbers(strides), start)
         return FakeTensor(self, made, x.fake_device)
 
-    def require(self, condition: Value) -> bool:
-        """Note what PyTorch requires of the sizes; False where the example does not fulfil it."""
-        return bool(self.shape_env.decide(condition, "requirement"))
+    def require(self, condition: Value, *, may_be_left: bool = True) -> bool:
+        """Note what PyTorch requires of the sizes; False where the example does not fulfil it.
+
+        Args:
+            condition: what it requires.
+            may_be_left: sizes that depend on the data may be checked when the model runs: for
+                others, PyTorch raises.
+        """
+        return bool(self.shape_env.decide(condition, "requirement", may_be_left=may_be_left))
 
     def _numbers(self, values: Iterable[Value]) -> list[Any]:
         return [self.shape_env.size(value) for value in values]
@@ -346,10 +357,10 @@ def _common(mode: SizedFakeMode, a: Value, b: Value) -> Any:
         return b
     one, other = mode.shape_env.example(a), mode.shape_env.example(b)
     if one == other:
-        mode.require(ex.equal(a, b))
+        mode.require(ex.equal(a, b), may_be_left=False)
         return b if isinstance(b, int) else a
     if 1 in (one, other):
-        mode.require(ex.equal(a if one == 1 else b, 1))
+        mode.require(ex.equal(a if one == 1 else b, 1), may_be_left=False)
         return b if one == 1 else a
     return None
 
@@ -513,7 +524,7 @@ def _expand(mode: SizedFakeMode, self: Any, size: Sequence[Any], *, implicit: bo
         keep = have == wanted
         if not keep and have != 1:
             keep = mode.shape_env.example(have) == mode.shape_env.example(wanted)
-            if not mode.require(ex.equal(have, wanted if keep else 1)):
+            if not mode.require(ex.equal(have, wanted if keep else 1), may_be_left=False):
                 return NotImplemented
         sizes.append(wanted)
         strides.append(stride if keep else 0)
@@ -544,13 +555,31 @@ def _slice(
     last = _bound(mode, size, size if end is None else value_of(end))
     length = ex.maximum(ex.subtract(last, first), 0)
     sizes[place] = ex.floor_divide(ex.add(length, ex.subtract(stride, 1)), stride)
+    if any(_is_open(mode, value_of(bound)) for bound in (start, end) if bound is not None):
+        key = (size, first, last, stride)
+        if key not in mode.cuts:
+            assert mode.new_size is not None
+            most = bounds(size)[1]
+            if not math.isfinite(most):
+                return NotImplemented
+            mode.cuts[key] = value_of(mode.new_size("slice", 0, int(most)))
+        sizes[place] = mode.cuts[key]
     offset = ex.add(value_of(self.storage_offset()), ex.multiply(first, strides[place]))
     strides[place] = ex.multiply(strides[place], stride)
     return mode.view(self, sizes, strides, offset)
 
 
+def _is_open(mode: SizedFakeMode, bound: Value) -> bool:
+    """Return whether the data decides if a bound of a slice is negative."""
+    negative = ex.less(bound, 0)
+    return not isinstance(negative, bool) and bool(ex.symbols_of(bound) & mode.made)
+
+
 def _bound(mode: SizedFakeMode, size: Value, bound: Value) -> Value:
     """Return a bound of a slice as a place in the dimension."""
+    if _is_open(mode, bound):
+        bound = ex.choose(ex.less(bound, 0), ex.maximum(ex.add(bound, size), 0), bound)
+        return ex.minimum(bound, size)
     if mode.shape_env.decide(ex.less(bound, 0), "decision"):
         bound = ex.maximum(ex.add(bound, size), 0)
     return ex.minimum(bound, size)

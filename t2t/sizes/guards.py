@@ -155,7 +155,7 @@ class Guards:
         Args:
             boxes: the declared sizes: all those of each box.
             names: what the symbols are to the user.
-            ties: symbols that are another one.
+            ties: symbols that are another one, or computed of others.
             advise: says what to do about a condition that does not hold.
         """
 

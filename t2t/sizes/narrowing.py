@@ -15,7 +15,7 @@ from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.proofs import Box, Range, counterexample, holds
 from t2t.sizes.terms import Operation, Symbol, Value
 
-__all__ = ["Narrowed", "advice", "narrow"]
+__all__ = ["Narrowed", "advice", "conjuncts", "narrow"]
 
 LARGEST_STEP = 1024
 """Larger multiples are not looked for."""
@@ -51,7 +51,7 @@ def narrow(
         allowed: the symbols whose ranges may change.
     """
     result = Narrowed(dict(box), {}, {})
-    parts = [(part, guard) for guard in guards for part in _conjuncts(guard.condition)]
+    parts = [(part, guard) for guard in guards for part in conjuncts(guard.condition)]
     for condition, guard in parts:
         _tie(result, condition, guard, allowed)
     tied = [(ex.substitute(condition, result.ties), guard) for condition, guard in parts]
@@ -156,7 +156,8 @@ def _fails(condition: Value, box: Box) -> bool:
         return True
 
 
-def _conjuncts(condition: Value) -> Sequence[Value]:
+def conjuncts(condition: Value) -> Sequence[Value]:
+    """Return the conditions that hold together where this one does."""
     if isinstance(condition, Operation) and condition.name == "all":
         return condition.args
     return [condition]

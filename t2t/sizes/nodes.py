@@ -39,6 +39,9 @@ class SizeEnvironment(ShapeEnv):
         assumed: the sizes that are 1 in the example, though PyTorch took them not to be.
         before_number: called before a dynamic size becomes a plain number for PyTorch or the model,
             as where one is an index.
+        leave: takes what PyTorch requires of sizes, and returns whether it is left to the time when
+            the model runs.
+        message: what `torch._check` says where the condition that it is asked for does not hold.
     """
 
     def __init__(self, record: Callable[[Value, Reason], None]) -> None:
@@ -46,6 +49,8 @@ class SizeEnvironment(ShapeEnv):
         self.examples: dict[Symbol, int] = {}
         self.assumed: dict[str, None] = {}
         self.before_number: Callable[[], None] = lambda: None
+        self.leave: Callable[[Value], bool] = lambda condition: False  # noqa: ARG005
+        self.message: Any = None
         self._record = record
         self._nodes: dict[Value, SizeNode] = {}
         self._results: dict[tuple[Any, ...], SizeNode] = {}
@@ -75,10 +80,12 @@ class SizeEnvironment(ShapeEnv):
         """Return the value for the example inputs."""
         return ex.evaluate(x, self.examples, NUMBERS, self._values)
 
-    def decide(self, x: Value, reason: Reason) -> Any:
+    def decide(self, x: Value, reason: Reason, *, may_be_left: bool = True) -> Any:
         """Return the value for the example, and record that it is taken for all sizes."""
         if not isinstance(x, Polynomial | Operation):
             return x
+        if reason == "requirement" and may_be_left and self.leave(x):
+            return True
         value = self.example(x)
         condition = ex.equal(x, value)
         if kind_of(x) is bool:

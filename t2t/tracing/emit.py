@@ -23,7 +23,8 @@ from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
 from t2t.rounding import Rounding
 from t2t.sizes import expression, static_size
-from t2t.sizes.polynomials import symbol_value
+from t2t.sizes.expressions import symbols_of
+from t2t.sizes.polynomials import multiple_of
 from t2t.tracing.chains import join_chains
 from t2t.tracing.graph import Call, Graph, Value, map_tree, tree_leaves
 from t2t.tracing.mistakes import is_refused, mistake
@@ -98,7 +99,7 @@ def gaps(
     read = _read(calls, outputs)
     missing: set[int] = set()
     # Sizes that depend on the data are those of what comes from the call that makes them.
-    made = {symbol_value(s): (s, d) for s, d in graph.dimensions.items() if not d.places}
+    made = {s: d for s, d in graph.dimensions.items() if not d.places}
     for call in calls:
         try:
             for value in call.inputs():
@@ -113,10 +114,12 @@ def gaps(
                 if is_supported(x.dtype) and x.ndim <= MAX_RANK:
                     tensor = net.add_input(f"{call.short_name}_result", x)
                     for dim, size in enumerate(map(expression, x.shape) if made else ()):
-                        if size in made:
-                            symbol, dimension = made.pop(size)
-                            place = replace(dimension, places=(Place(0, dim),))
-                            net.bind_symbol(symbol, place, [tensor])
+                        for symbol in symbols_of(size) & {*made}:
+                            multiple = multiple_of(size, symbol)
+                            if multiple is not None:
+                                place = Place(0, dim, *multiple)
+                                dimension = replace(made.pop(symbol), places=(place,))
+                                net.bind_symbol(symbol, dimension, [tensor])
                 else:
                     missing.add(id(x))
 

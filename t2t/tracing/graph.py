@@ -20,6 +20,7 @@ from t2t.isolation import Change
 from t2t.precision import Cast, Kind
 from t2t.registry import Converter, Precision
 from t2t.rounding import Steps
+from t2t.sizes.dynamic import Check
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
 
@@ -137,6 +138,9 @@ class Graph:
         state: what the network keeps for the module: the values, after the pass, of the last
             ``len(state)`` inputs.
         reseeded: whether it set the seed of random numbers.
+        checks: what must hold of sizes that depend on the data.
+        numbers: for the symbol of a number that the model has read, the tensor that it is read from
+            and one whose size is as much as the number is above its least value.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -148,6 +152,8 @@ class Graph:
     kept: list[Change] = field(default_factory=list)
     state: list[Value] = field(default_factory=list)
     reseeded: bool = False
+    checks: list[Check] = field(default_factory=list)
+    numbers: dict[Symbol, tuple[Value, Value]] = field(default_factory=dict)
 
     def used_calls(self, roots: Sequence[Value]) -> list[Call]:
         """Return the calls that the values depend on, in program order."""

@@ -21,7 +21,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.sizes import is_true
 from t2t.tracing.recorder import Recorder
 
 __all__ = ["IndexingMode"]
@@ -94,7 +93,17 @@ class _TensorIndices:
             torch.narrow: self._narrow,
             torch.Tensor.select_scatter: self._select_scatter,
             torch.select_scatter: self._select_scatter,
+            torch.nn.functional.one_hot: self._one_hot,
         }
+
+    def _one_hot(self, x: torch.Tensor, num_classes: int = -1) -> Any:
+        """Read how many classes there are, where sizes may depend on the data."""
+        if num_classes != -1 or not self._recorder.is_active() or not self._recorder.is_traced(x):
+            return NotImplemented
+        torch._check(x.min().item() >= 0, lambda: "Class values must be non-negative.")
+        count: Any = x.max().item() + 1
+        zeros = torch.zeros(*x.shape, count, dtype=torch.int64, device=x.device)
+        return zeros.scatter(-1, x.unsqueeze(-1), 1)
 
     def _getitem(self, x: torch.Tensor, index: Any) -> Any:
         if not self._recorder.is_active():
@@ -209,7 +218,7 @@ def _at_sizes(x: torch.Tensor, items: Sequence[Any]) -> torch.Tensor:
     sliced, places = list(items), []
     for position, item in enumerate(items):
         if isinstance(item, torch.SymInt):
-            start = item if is_true(item >= 0) else item + x.shape[source]
+            start: Any = torch.sym_ite(item >= 0, item, item + x.shape[source])
             sliced[position] = slice(start, start + 1)
             places.append(place)
         dims = x.ndim - taken if item is ... else 1

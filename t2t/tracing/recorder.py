@@ -15,7 +15,8 @@ from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperato
 from t2t.isolation import Interrupts, storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
-from t2t.sizes import has_symbol
+from t2t.sizes import expression, has_symbol
+from t2t.sizes.expressions import EXACT, symbols_of
 from t2t.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -37,6 +38,8 @@ UNSEEN = (
     "a tensor that depends on the input was made where t2t does not see it (kept from an earlier "
     "call, or made inside a converted function or one that a loop or a branch runs)"
 )
+
+_NUMBER = "the model reads a number of it, which an engine cannot give to Python"
 
 aten = torch.ops.aten
 
@@ -77,6 +80,8 @@ class Recorder:
         self.is_paused = False
         self.state_errors: list[T2TError] = []
         """What is raised at the end: writes to tensors that outlive the forward pass."""
+        self.refusal: T2TError | None = None
+        """What the model was refused first: its own handlers may have caught it."""
         self._cast: Cast | None = None
         # Tensors, kept by `memory`, that are one to the model: casts that did nothing.
         self._same: set[int] = set()
@@ -126,6 +131,12 @@ class Recorder:
             if error.located:
                 raise
             raise self.located(error) from None
+
+    def refused(self, error: T2TError) -> T2TError:
+        """Note what leaves t2t for the model, and return it."""
+        if not self.formulas and not self.is_paused:
+            self.refusal = self.refusal or error
+        return error
 
     def origin(self, name: str) -> str:
         """Return the operator that the model called, without its overload."""
@@ -373,6 +384,31 @@ class Recorder:
             why = "a constant cut to a dynamic size; build the result with torch.cat or F.pad"
         text = f"a write into a view by {call.name}: {why}"
         self.memory[x].storage.unwritable = UnsupportedOperatorError(text)
+
+    def read_number(self, x: torch.Tensor) -> Any:
+        """Return the integer in a traced tensor, as a size that depends on the data.
+
+        None where such sizes are refused, and where it is no integer.
+        """
+        new_size = getattr(self.mode, "new_size", None)
+        if new_size is None or x.dtype == torch.bool or x.dtype.is_floating_point or x.is_complex():
+            return None
+        limits = torch.iinfo(x.dtype)
+        # Of larger ones too little can be proved; the converted module raises.
+        number = new_size("item", max(limits.min, -EXACT), min(limits.max, EXACT))
+        [symbol] = symbols_of(expression(number))
+
+        def in_pytorch(operator: OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:
+            call = self.call(operator_info(operator).name, None, args, kwargs)
+            call.problem = UnsupportedOperatorError(_NUMBER)
+            output = self.run(operator, args, kwargs)
+            return self.register(call, operator, output, [], [])  # type: ignore[no-any-return]
+
+        held = in_pytorch(aten.clone.default, x)
+        size = [number - symbol.low]
+        sized = in_pytorch(aten.new_empty.default, held, size, dtype=torch.bool)
+        self.graph.numbers[symbol] = (self.value(held), self.value(sized))
+        return number
 
     # -- views and writes --------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ def patch_numbers(stack: ExitStack, recorder: Recorder) -> None:
         patch(stack, torch, name, functools.partial(_tensor, recorder))
     patch(stack, torch, "_shape_as_tensor", functools.partial(_shape_as_tensor, recorder))
     patch(stack, torch, "linspace", functools.partial(_linspace, recorder))
+    patch(stack, torch, "_check_with", functools.partial(_check_with, recorder))
     patch(stack, torch.Tensor, "contiguous", functools.partial(_contiguous, recorder))
     for owner in (torch, torch.Tensor):
         patch(stack, owner, "reshape", functools.partial(_reshape, recorder))
@@ -67,6 +68,24 @@ def _shape_as_tensor(recorder: Recorder, original: Any) -> Any:
         return result
 
     return shape_as_tensor
+
+
+_NOT_TRUE = "Expected cond to be True, but got False."
+
+
+def _check_with(recorder: Recorder, original: Any) -> Any:
+    """Note what torch._check says, for sizes of which only a call of the model can tell."""
+
+    @functools.wraps(original)
+    def check_with(error_type: Any, cond: Any, message: Any) -> None:
+        env: Any = recorder.mode.shape_env
+        before, env.message = env.message, _NOT_TRUE if message is None else message
+        try:
+            original(error_type, cond, message)
+        finally:
+            env.message = before
+
+    return check_with
 
 
 def _has_float(data: Any) -> bool:

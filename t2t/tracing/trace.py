@@ -17,7 +17,7 @@ from t2t import registry
 from t2t.errors import GuardError, StateError, T2TError, UnsupportedOperatorError, add_note
 from t2t.io import Dimension
 from t2t.isolation import Interrupts, Snapshot, eager, preserved_torch_state, uninterrupted
-from t2t.sizes.dynamic import DynamicSizes
+from t2t.sizes.dynamic import DynamicSizes, Known
 from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.proofs import Range
 from t2t.torch_internals import (
@@ -76,6 +76,9 @@ MEMORY = (
 
 _SEED = 0x5EED_1234_5678
 
+_MOST_TRACES = 8
+"""So often the model may say more of its sizes, in the light of what it has said before."""
+
 UNSEEN_CONSTANT = (
     "the model reads a tensor that was made, during its forward pass, where t2t does not see it "
     "(compiled code, a C extension, another thread), so it may depend on the input; make it with "
@@ -130,14 +133,32 @@ def trace(
         narrow_shapes,
         automatic,
         state,
-        data_sizes,
         finish,
     )
     with TRACE_LOCK, uninterrupted() as interrupts:
         # Outside of `except`: errors of the second trace have nothing to do with the first.
         with suppress(ValueNeeded):
-            return record(interrupts, sees_functions=False)
-        return record(interrupts, sees_functions=True)
+            return _repeated(record, interrupts, data_sizes, sees_functions=False)
+        return _repeated(record, interrupts, data_sizes, sees_functions=True)
+
+
+def _repeated(
+    record: Callable[..., Graph], interrupts: Interrupts, data_sizes: bool, *, sees_functions: bool
+) -> Graph:
+    """Record again while the model says more of the sizes that depend on the data."""
+    known: dict[int, Known] = {}
+    for last in range(_MOST_TRACES):
+        before = dict(known)
+        try:
+            given = known if data_sizes else None
+            graph = record(given, interrupts, sees_functions=sees_functions)
+        except Exception:
+            if known == before or last == _MOST_TRACES - 1:
+                raise
+        else:
+            if known == before:
+                break
+    return graph
 
 
 def _trace(
@@ -150,8 +171,8 @@ def _trace(
     narrow_shapes: bool,
     automatic: Collection[str],
     state: Mapping[str, torch.Tensor],
-    data_sizes: bool,
     finish: Callable[[Any, Recorder], Any] | None,
+    known: dict[int, Known] | None,
     interrupts: Interrupts,
     *,
     sees_functions: bool,
@@ -161,9 +182,9 @@ def _trace(
         # Undone from the last to the first: torch's functions, the data, then all else.
         stack.enter_context(preserved_torch_state())
         sizes = None
-        if dimensions or data_sizes:
+        if dimensions or known is not None:
             sizes = DynamicSizes(
-                dimensions, boxes, names, lambda: recorder.deciding_location(), data_sizes
+                dimensions, boxes, names, lambda: recorder.deciding_location(), known
             )
         mode = sizes.mode if sizes is not None else StaticFakeMode()
         tracer = Tracer(mode, _state(module), _forward.__code__)
@@ -202,6 +223,9 @@ def _trace(
             raise ValueNeeded
         if recorder.state_errors:
             raise _all_state(recorder.state_errors, snapshot)
+        if recorder.refusal is not None:
+            # The model has caught it, and went another way than without t2t.
+            raise recorder.refusal
         graph = recorder.graph
         graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
         graph.kept += recorder.constants.changes(snapshot.name_of)
@@ -214,7 +238,7 @@ def _trace(
         if sizes is not None:
             proved = sizes.prove(narrow_shapes, automatic)
             graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
-            graph.notes = proved.notes
+            graph.notes, graph.checks = proved.notes, sizes.checks
         return graph
 
 
@@ -352,7 +376,11 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return tracer.call_function(name, converter, original, args, kwargs)
+        try:
+            return tracer.call_function(name, converter, original, args, kwargs)
+        except T2TError as error:
+            tracer.recorder.refused(error)
+            raise
 
     tracer.originals[wrapper] = original
     return wrapper
@@ -366,7 +394,7 @@ def _scoped(recorder: Recorder, paths: dict[int, str], original: Any) -> Any:
         recorder.scopes.append(paths.get(id(self)) or recorder.scopes[-1])
         try:
             if problem := observer_problem(self):
-                raise recorder.located(UnsupportedOperatorError(problem))
+                raise recorder.refused(recorder.located(UnsupportedOperatorError(problem)))
             return original(self, *args, **kwargs)
         except Exception as error:
             if recorder.failure[0] is not error:
@@ -420,7 +448,7 @@ def _refuse_memory(recorder: Recorder, original: Any) -> Any:
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if recorder.is_active() and recorder.is_traced(self):
-            raise recorder.located(UnsupportedOperatorError(MEMORY))
+            raise recorder.refused(recorder.located(UnsupportedOperatorError(MEMORY)))
         if recorder.is_active():
             # Whoever has the memory may write to it.
             recorder.constants.before_write(self)

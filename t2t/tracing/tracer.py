@@ -216,7 +216,10 @@ class Tracer:
                 return self._run_constant(operator, info, args, kwargs, tensors)
         if operator is torch.ops.aten._local_scalar_dense.default:
             self.need_functions()
-            raise self.recorder.located(UnsupportedOperatorError(NUMBERS))
+            number = self.recorder.read_number(args[0])
+            if number is None:
+                raise self.recorder.located(UnsupportedOperatorError(NUMBERS))
+            return number
         self._check_kinds(info.name, tensors)
         if operator is FUSED:
             return self.call_operator(*without_observer(*args, **kwargs), {})
@@ -334,14 +337,16 @@ class Tracer:
         is_complex = operator not in PAIRS and _is_complex(operator, args, kwargs, tensors)
         # Where a formula leads back to its operator, there is none.
         plain = not random and (info.name, is_complex) not in self._running
-        converter, output = None, NotImplemented
+        converter, output, problem = None, NotImplemented, ""
         for way in complex_ways(operator) if is_complex else ways(operator):
             if isinstance(way, Formula):
                 result = NotImplemented
                 if plain:
                     result = self._decompose(info, way, args, kwargs, is_complex)
                 if result is not NotImplemented:
-                    self._check_decomposed(operator, args, kwargs, tensors, result)
+                    problem = self._disagreement(operator, args, kwargs, tensors, result)
+                    if problem:
+                        break
                     if is_complex and info.is_view and self.recorder.is_traced(args[0]):
                         self._note_views(args[0], result)
                     return result
@@ -355,7 +360,7 @@ class Tracer:
             return self.recorder.strided(args, kwargs)
         call = self.recorder.call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
-            text = RANDOM if random else self._no_converter(operator, info)
+            text = problem or (RANDOM if random else self._no_converter(operator, info))
             call.problem = UnsupportedOperatorError(text)
         if is_complex:
             call.problem = UnsupportedOperatorError(COMPLEX)
@@ -495,32 +500,29 @@ class Tracer:
             if storage_key(x) != storage_key(self.recorder.fake(source)):
                 self.recorder.tie(source, x)
 
-    def _check_decomposed(
+    def _disagreement(
         self,
         operator: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: Iterable[torch.Tensor],
         result: Any,
-    ) -> None:
-        """Raise where a formula's results have other types or shapes than the operator's own.
+    ) -> str:
+        """Return how a formula's results have other types or shapes than the operator's own.
 
         Asked for the model's own calls, and not of dynamic sizes, on which torch's rules decide.
         """
         if self.recorder.formulas or has_symbol([tuple(x.shape) for x in tensors]):
-            return
+            return ""
         try:
             with self.recorder.paused(), self.recorder.mode:
                 wanted = operator(*self.recorder.fakes(args), **self.recorder.fakes(kwargs))
         except Exception:  # noqa: BLE001  what has no rule in PyTorch cannot be compared
-            return
+            return ""
         found, expected = (
             [(x.dtype, tuple(x.shape)) for x in _tensors(out)] for out in (result, wanted)
         )
-        if found != expected:
-            name = operator_info(operator).name
-            text = f"{name}: its formula gives {found}, and PyTorch {expected}"
-            raise self.recorder.located(UnsupportedOperatorError(text))
+        return "" if found == expected else f"its formula gives {found}, and PyTorch {expected}"
 
     def _perform(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -543,9 +545,13 @@ class _DispatchMode(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         del types
-        if isinstance(func, HigherOrderOperator):
-            return self._tracer.call_higher_order(func, args, kwargs or {})
-        return self._tracer.call_outermost(func, args, kwargs or {})
+        try:
+            if isinstance(func, HigherOrderOperator):
+                return self._tracer.call_higher_order(func, args, kwargs or {})
+            return self._tracer.call_outermost(func, args, kwargs or {})
+        except T2TError as error:
+            self._tracer.recorder.refused(error)
+            raise
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -1,0 +1,321 @@
+"""Sizes and numbers that depend on the data, as torch.export's users write them: torch._check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import t2t
+from t2t.errors import CheckpointError
+from t2t.module import Partition
+from tests.test_partition import check, engines, loaded
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::t2t.module.ReferenceExecutionWarning"),
+    pytest.mark.filterwarnings("ignore:.create_unbacked_symint"),
+    pytest.mark.filterwarnings("ignore:_check_is_size:FutureWarning"),
+]
+
+
+class Model(nn.Module):
+    """Layers before and behind a choice by numbers in the data."""
+
+    def __init__(self, choose: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.choose = nn.Linear(6, 6), choose
+        self.last = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.choose(self, x, (self.first(x).tanh() + 1).square())
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return (x[:, 0] > 0).sum()
+
+
+def narrowed(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x).item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0], lambda: "there are not so many rows")
+    return m.last(y.narrow(0, 0, n)).softmax(-1) + n
+
+
+def is_size(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x).item()
+    torch._check_is_size(n)
+    torch._check(n <= 20)
+    table = torch.arange(n * 6, dtype=torch.float32).reshape(n, 6) * 0.01
+    return m.last(table + y.mean(0)).softmax(-1), table.sum(0) / (n + 1)
+
+
+def as_mask(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x).item()
+    torch._check(n >= 0)
+    torch._check(n <= 30)
+    kept = torch.arange(x.shape[0]) < n
+    return m.last(y.masked_fill(~kept[:, None], 0.0)).softmax(-1) * (n + 1)
+
+
+def negative(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = x[0, 0].round().to(torch.int32).item()
+    torch._check(n >= -5)
+    torch._check(n <= 5)
+    return m.last(y + n).softmax(-1) * (n + 6)
+
+
+def twice(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x).item()
+    torch._check(n >= 1)
+    torch._check(n <= x.shape[0])
+    k = (y[:n, 1] > 1).sum().item()
+    torch._check(k >= 0)
+    torch._check(k <= n)
+    return m.last(y[:n].narrow(0, 0, k)).relu() + (n - k)
+
+
+def pieces(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x)
+    a, b = torch.split(y, torch.stack([n, x.shape[0] - n]).tolist())
+    return m.last(a).softmax(-1), m.last(b).sum(0)
+
+
+def bins(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    found = torch.bincount((x[:, 0].abs() * 3).long(), weights=y[:, 0], minlength=6)
+    torch._check(found.shape[0] <= 40, lambda: "too many bins")
+    return (found[:, None].cos() * 2 + m.last.get_submodule("2").bias).exp().softmax(0)
+
+
+def repeated(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    chosen = torch.repeat_interleave(y, (x[:, 0].abs() * 2).long(), dim=0)
+    torch._check(chosen.shape[0] <= 90)
+    return m.last(chosen).softmax(-1)
+
+
+def repeated_to(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Some rows twice and as many not at all."""
+    order = x[:, 0].argsort()
+    times = torch.ones(x.shape[0], dtype=torch.int64)
+    times = times.index_put((order[:3],), torch.tensor(2)).index_put((order[-3:],), torch.tensor(0))
+    chosen = torch.repeat_interleave(y, times, dim=0, output_size=x.shape[0])
+    return m.last(chosen).softmax(-1)
+
+
+def few(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    chosen = y[x[:, 0] > 0]
+    torch._check(chosen.shape[0] <= 12)
+    return m.last(chosen).softmax(-1) + chosen.shape[0]
+
+
+CHOICES = [
+    narrowed, is_size, as_mask, negative, twice, pieces, bins, repeated, few,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_and_sizes_of_a_known_range(choose: Any, dynamic: bool, tmp_path: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = Model(choose).eval()
+    calls = [torch.randn(9, 6, generator=generator) for _ in range(3)]
+    if choose is not twice:
+        # Nothing is chosen.
+        calls.append(-torch.rand(9, 6, generator=generator))
+    calls.append(torch.rand(9, 6, generator=generator) + 1)
+    options: dict[str, Any] = {"dynamic_shapes": [{0: (7, 12)}]} if dynamic else {}
+    converted = t2t.convert(model, [calls[0]], partial=True, **options)
+    assert type(converted) is t2t.TRTModule
+    assert converted.parts[-1].in_engine
+    assert engines(converted) >= 2
+    more = [torch.randn(n, 6, generator=generator) for n in (12, 7)] if dynamic else []
+    check(model, loaded(converted, tmp_path), *calls, *more)
+
+
+def most(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    chosen = y[x[:, 0] > 0]
+    torch._check(chosen.shape[0] <= 5, lambda: "more than five are chosen")
+    return m.last(chosen).softmax(-1)
+
+
+def unsaid(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x).item()
+    torch._check(n >= 1)
+    torch._check(n <= 5)
+    return m.last(y[:n]).softmax(-1)
+
+
+def only_checked(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """The number is used for nothing else."""
+    torch._check(counted(x).item() <= 5, lambda: "more than five are positive")
+    return m.last(y).softmax(-1)
+
+
+def of_each_other(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n, k = counted(x).item(), (x[:, 1] > 0).sum().item()
+    torch._check(k >= 0)
+    torch._check(n >= k, lambda: "fewer than positive ones in the second column")
+    torch._check(n <= x.shape[0])
+    return m.last(y[:n]).softmax(-1).narrow(0, 0, k)
+
+
+@pytest.mark.parametrize(
+    ("choose", "message"),
+    [
+        (most, "more than five are chosen"),
+        (unsaid, "Expected cond to be True"),
+        (only_checked, "more than five are positive"),
+        (of_each_other, "fewer than positive ones"),
+    ],
+)
+def test_numbers_outside_of_their_range_raise_as_in_the_model(
+    choose: Any, message: str, tmp_path: Any
+) -> None:
+    model = Model(choose).eval()
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3)).abs()
+    x[3:, 0] *= -1
+    x[2:, 1] *= -1
+    converted = loaded(t2t.convert(model, [x], partial=True), tmp_path)
+    assert type(converted) is t2t.TRTModule
+    other = x.clone()
+    other[1, 0] *= -1
+    check(model, converted, x, other)
+    wrong = x.abs()
+    if choose is of_each_other:
+        wrong[:, 0] *= -1
+    for called in (model, converted):
+        with pytest.raises(RuntimeError, match=message):
+            called(wrong)
+
+
+def without_a_bound(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Python takes negative bounds, too."""
+    n = x[0, 0].round().long().item()
+    return m.last(y[n:] * 2).softmax(-1), y[:n].sum(0) + n
+
+
+def row(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """A row from the beginning or from the end."""
+    n = counted(x).item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0])
+    return m.last(y[n - 2]).softmax(-1) * 2, y[x[0].argmax().item()] + 1
+
+
+def split_at(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = counted(x)
+    a, b, c = torch.tensor_split(y, torch.stack([n // 2, n]))
+    return m.last(a).relu(), b.sum(0), c
+
+
+def classes(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    marked = nn.functional.one_hot((x[:, 0].abs() * 2).long())
+    return m.last(y).softmax(-1), marked.sum(0).float().exp()
+
+
+def unknown_bins(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y).softmax(-1), torch.bincount((x[:, 0].abs() * 3).long()) * 2 + 1
+
+
+def unknown_repeats(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return torch.repeat_interleave(m.last(y), (x[:, 0].abs() * 2).long(), dim=0).exp()
+
+
+def transcribed(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    likely = m.last(y)[:, None].expand(-1, 2, -1).log_softmax(-1)
+    words = 1 + (x[:2, :3] > 0).long()
+    lengths = (x[:2] > 0).sum(1).clamp(max=3)
+    steps = torch.full((2,), x.shape[0])
+    return nn.functional.ctc_loss(likely, words, steps, lengths, reduction="none") * 2 + 1
+
+
+SPLIT = torch.ops.aten.tensor_split.tensor_indices_or_sections
+split_in_python = pytest.param(
+    split_at,
+    marks=pytest.mark.skipif(
+        torch._C.DispatchKey.CompositeImplicitAutograd not in SPLIT.py_kernels,
+        reason="in this PyTorch it reads plain numbers",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [without_a_bound, row, split_in_python, classes, unknown_bins, unknown_repeats, transcribed],
+)
+def test_what_has_no_bound_stays_in_pytorch(choose: Any, tmp_path: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = Model(choose).eval()
+    calls = [torch.randn(9, 6, generator=generator) * 2 for _ in range(5)]
+    converted = t2t.convert(model, [calls[0]], partial=True)
+    assert type(converted) is t2t.TRTModule
+    check(model, loaded(converted, tmp_path), *calls)
+
+
+def test_repeats_to_a_known_number_are_in_the_engine() -> None:
+    converted = t2t.convert(Model(repeated_to).eval(), [torch.randn(9, 6)], partial=True)
+    assert converted.engine is not None
+    check(Model(repeated_to).eval(), converted, torch.randn(9, 6), torch.randn(9, 6))
+
+
+def decided(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y if counted(x).item() > 4 else -y)
+
+
+def truth(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y if bool((x > 2).any()) else -y)
+
+
+def real(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y * x.max().item())
+
+
+@pytest.mark.parametrize("choose", [decided, truth, real])
+def test_decisions_on_numbers_leave_submodules(choose: Any) -> None:
+    model = Model(choose).eval()
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
+    converted = t2t.convert(model, [x], partial=True)
+    assert isinstance(converted, t2t.PartialModule)
+    check(model, converted, x, x.abs() + 2, -x.abs())
+
+
+def test_a_number_that_is_too_large_to_compute_with_raises() -> None:
+    def shifted(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return m.last(y).softmax(-1), (x[0, 0].double() * 2.0**50).long().item() + x.long()
+
+    model = Model(shifted).eval()
+    converted = t2t.convert(model, [torch.ones(9, 6)], partial=True)
+    assert type(converted) is t2t.TRTModule
+    check(model, converted, torch.ones(9, 6), -torch.ones(9, 6))
+    with pytest.raises(RuntimeError, match="a number is not in -9007199254740992"):
+        converted(torch.full((9, 6), 64.0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("value", ["system", 1]),
+        ("value", {"tensor": 99, "dim": 0, "factor": 1, "offset": 0}),
+        ("value", {"tensor": 0, "dim": "0", "factor": 1, "offset": 0}),
+        ("low", "none"),
+        ("high", None),
+    ],
+)
+def test_changed_checks_are_refused(key: str, value: Any) -> None:
+    converted = t2t.convert(Model(unsaid).eval(), [torch.ones(9, 6)], partial=True)
+    partition = converted._converted.partition
+    assert partition is not None
+    entries = partition.to_state()
+    data = json.loads(entries["steps"])
+    read = Partition.from_state(entries, lambda index: partition.engines[index])
+    assert read.steps == partition.steps
+    step = next(step for step in data["steps"] if "message" in step)
+    step[key] = value
+    with pytest.raises(CheckpointError):
+        Partition.from_state(
+            {**entries, "steps": json.dumps(data)}, lambda index: partition.engines[index]
+        )
