@@ -16,7 +16,6 @@ from torch import nn
 import t2t
 from t2t import registry
 from t2t.errors import CheckpointError, ConversionError, EngineError, OptionError
-from t2t.module import FORMAT
 from t2t.module.checkpoint import _summary, _text_checksum
 from t2t.operator_data import find_operator
 from t2t.partition import levels
@@ -691,7 +690,7 @@ def test_steps_that_were_not_changed_are_read(state: dict[str, Any]) -> None:
     module = t2t.TRTModule()
     module.load_state_dict(tampered(state, lambda data: None))
     check(made(spectrum), module, X)
-    assert json.loads(state["metadata"])["format"] == FORMAT
+    assert json.loads(state["metadata"])["format"] == 3
 
 
 def test_damage_is_seen(state: dict[str, Any]) -> None:

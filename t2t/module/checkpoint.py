@@ -34,7 +34,7 @@ from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
 from t2t.module.parts import Part
-from t2t.module.steps import Partition
+from t2t.module.steps import CheckStep, Partition
 from t2t.module.weight_map import WeightMap
 from t2t.operator_data import find_operator
 from t2t.precision import Tuning
@@ -200,7 +200,9 @@ class Converted:
 
     @property
     def _format(self) -> int:
-        if self.weights is not None or self.details.get("plans"):
+        steps = () if self.partition is None else self.partition.steps
+        checks = any(isinstance(step, CheckStep) for step in steps)
+        if self.weights is not None or self.details.get("plans") or checks:
             return 4
         return 3 if self.partition is not None or self.state else 2
 
