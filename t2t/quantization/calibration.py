@@ -187,7 +187,8 @@ class _Observed:
         if before is not None:
             before.read = None
         self.read = x, writes_counted(x)
-        same = known is not None and known[0] is x and known[1] == self.read[1]
+        seen = known is not None and known[0] is x and known[1] == self.read[1]
+        same = seen and not x.is_inference()  # its writes are not counted
         if x.is_floating_point() and not (before is not None and same and self._joined(before)):
             if self._histograms[0] is not None:
                 self._histograms[0].add(x)
