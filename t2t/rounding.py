@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -30,12 +31,17 @@ class Rounding:
         axis: of weights, the dimension that has one scale for each index (the output channels);
             None for one scale.
         block: of int4 weights, how many numbers along the last dimension share a scale.
+        shifts: powers of two that each input channel is multiplied by before; () for none. Those of
+            the activations are the negative ones of the weights', so that they cancel out.
+        along: the dimension of these channels.
     """
 
     bits: Bits
     scale: float | None = None
     axis: int | None = None
     block: int | None = None
+    shifts: tuple[int, ...] = ()
+    along: int = 0
 
     def __post_init__(self) -> None:
         if self.bits not in get_args(Bits):
@@ -72,14 +78,34 @@ class Rounding:
             return scales.repeat_interleave(self.block, -1)
         return spread(scales, self.axis, x.dim())
 
+    def factors(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the channels are multiplied by, in a shape that broadcasts to ``x``."""
+        factors = 2.0 ** torch.tensor(self.shifts, dtype=torch.float32, device=x.device)
+        if self.scale is None and len(factors) != x.shape[self.along]:
+            # Weights of a convolution of groups, each of which has some of the channels.
+            factors = factors.view(-1, x.shape[1])
+            factors = factors.repeat_interleave(x.shape[0] // len(factors), 0)
+            return factors.reshape(*factors.shape, *[1] * (x.dim() - 2))
+        return spread(factors, self.along, x.dim())
+
     def fake(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` as the network has it: rounded, times the scale, in its own dtype."""
+        """Return ``x`` as the network has it: rounded, times the scale, in its own dtype.
+
+        Shifted channels stay so: the other factor of the product makes up for it.
+        """
+        if self.shifts:
+            x = (x.detach().float() * self.factors(x)).to(x.dtype)
         scales = self.scales(x)
         return (self.rounded(x, scales).float() * self.spread(scales, x)).to(x.dtype)
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"bits": self.bits, "scale": self.scale, "axis": self.axis, "block": self.block}
+        return {**asdict(self), "shifts": list(self.shifts)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Rounding:
+        """Read what `to_data` returned; ValueError, KeyError or TypeError where it is damaged."""
+        return cls(**{**data, "shifts": tuple(int(shift) for shift in data.get("shifts", ()))})
 
 
 def spread(scale: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:

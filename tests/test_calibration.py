@@ -435,6 +435,68 @@ def test_int4_needs_whole_blocks() -> None:
         t2t.convert(nn.Linear(100, 7).eval(), [torch.randn(2, 100)], weight_only="int4")
 
 
+# -- channels that stick out -----------------------------------------------------------------------
+
+
+class Outliers(nn.Module):
+    """Layers that read a channel 60 times as large as the others, and one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(32, 24), nn.Linear(32, 16)
+        self.weight = nn.Parameter(torch.randn(32, 24))
+        self.grouped = nn.Conv2d(32, 16, 3, groups=4)
+        self.up = nn.ConvTranspose2d(32, 8, 2)
+        self.line = nn.Conv1d(32, 8, 1)
+        self.even = nn.Linear(24, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        image = x.mT.unflatten(2, (3, 4))
+        query = self.query(x)
+        parts = query, self.key(x), torch.addmm(query[0, 0], x[0], self.weight)
+        convolved = self.grouped(image), self.up(image), self.line(x[0].T)
+        return (*parts, *convolved, self.even(x[..., 8:]))
+
+
+def with_outlier(seed: int) -> torch.Tensor:
+    x = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(seed))
+    x[..., 5] *= 60
+    return x
+
+
+@pytest.mark.parametrize("options", [{}, {"fp16": True}])
+def test_channels_that_stick_out_are_shifted_exactly(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = Outliers().eval(), with_outlier(9)
+    data = [with_outlier(seed) for seed in range(4)]
+    scales = t2t.calibrate(model, data)
+    plain = t2t.calibrate(model, data, smooth=False)
+    shifted = {key for key, found in scales.ranges.items() if found.shifts}
+    assert shifted == set(scales.ranges) - {"even/matmul"}
+    assert not any(found.shifts for found in plain.ranges.values())
+    assert scales.ranges["query/matmul"].shifts == scales.ranges["key/matmul"].shifts
+    assert t2t.Scales.from_json(scales.to_json()) == scales
+    errors = []
+    for calibration in (scales, plain):
+        converted = t2t.convert(model, [x], int8=True, calibration=calibration, **options)
+        assert all(one.bits == "int8" for one in converted.quantization.calls)
+        fake = t2t.fake_quantized(model, converted.quantization)
+        with torch.no_grad():
+            got, rounded, wanted = converted(x), fake(x), model(x)
+        for a, b in zip(got, rounded, strict=True):
+            assert float((a - b).norm() / b.norm()) < (2e-3 if options else 1e-6)
+        errors.append([float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True)])
+    for smoothed, other in list(zip(*errors, strict=True))[:-1]:
+        assert smoothed < other / 1.5
+
+
+def test_scales_for_other_channels_are_refused() -> None:
+    layer, x = nn.Linear(4, 3).eval(), torch.ones(2, 4)
+    wrong = Scales({"matmul": Range((1.0, None), (2, 2), (1, 0, 0), 1.0)}, "mse", 1)
+    with pytest.raises(ConversionError, match=r"has 4 input channels, and calibration saw 3"):
+        t2t.convert(layer, [x], int8=True, calibration=wrong)
+
+
 # -- scales ----------------------------------------------------------------------------------------
 
 

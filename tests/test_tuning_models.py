@@ -85,8 +85,13 @@ def crops(picture: Image.Image) -> list[Image.Image]:
     return found
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_mtcnn_finds_the_same_face(demo, precision):
+# In int8 P-Net's few channels lose 7 %, which moves the box by what non-maximum suppression then
+# keeps: 1.9 pixels here, up to 3 on mirrored, rotated or darker pictures.
+@pytest.mark.parametrize(
+    ("precision", "tolerance", "pixels"),
+    [("fp16", None, 2), ("int8", None, 3.5), ("int8", 0.03, 2)],
+)
+def test_mtcnn_finds_the_same_face(demo, precision, tolerance, pixels):
     picture = demo.read_picture(None)
     detector = demo.make_detector(torch.device("cpu"))
     wanted = demo.find(detector, picture)
@@ -106,9 +111,9 @@ def test_mtcnn_finds_the_same_face(demo, precision):
         net, data = getattr(detector, name), getattr(seen, name).inputs
         options: dict[str, Any] = {precision: True}
         if precision == "int8":
-            # P-Net's few channels lose 6 % in int8, and the box moves by 2.7 pixels.
-            tuning = [x[:64] for x in data[-6:]]
-            options |= {"calibration": data, "tolerance": 0.03, "tuning_inputs": tuning}
+            options["calibration"] = data
+        if tolerance is not None:
+            options |= {"tolerance": tolerance, "tuning_inputs": [x[:64] for x in data[-6:]]}
         module = t2t.convert(
             net, [torch.zeros(most)], min_shapes=[least], max_shapes=[most], **options
         )
@@ -116,7 +121,7 @@ def test_mtcnn_finds_the_same_face(demo, precision):
         setattr(converted, name, module)
     found = demo.find(converted, picture)
     assert len(found) == len(wanted) == 1
-    assert np.abs(found.boxes - wanted.boxes).max() < 2
+    assert np.abs(found.boxes - wanted.boxes).max() < pixels
     assert np.abs(found.points - wanted.points).max() < 2
     assert found.probabilities[0] > 0.999
 
@@ -169,17 +174,12 @@ def test_sentences_keep_their_ranking(precision, least):
         options["calibration"] = calibration
     if precision == "fp8":
         options["compute_capabilities"] = ["8.9"]
-    if precision == "int8":
-        # With all products in int8 the least cosine is 0.983: the feed-forward layers read
-        # outliers, 20 times their channels' median, which one scale for all channels cannot hold.
-        options |= {"tolerance": 0.1, "tuning_inputs": calibration}
     converted = t2t.convert(model, ids, max_batch_size=16, **options)
     with torch.no_grad():
         wanted, got = model(*ids), converted(*ids)
     assert float((wanted * got).sum(1).min()) > least
     if precision != "fp16":
-        kept = [one for one in converted.quantization.calls if one.bits == precision]
-        assert len(kept) >= 24  # of 36 linear layers
+        assert sum(one.bits == precision for one in converted.quantization.calls) == 36
     # By their similarity to the first one.
     rankings = [(x @ x[0]).argsort(descending=True).tolist() for x in (wanted, got)]
     assert rankings[0] == rankings[1]

@@ -20,28 +20,30 @@ from t2t.quantization.scales import call_key
 from t2t.torch_internals import DispatchMode
 from t2t.tracing.kinds import is_wrapped
 from t2t.tracing.patches import TRACE_LOCK, patch
-from t2t.tracing.quantizing import PRODUCTS
+from t2t.tracing.quantizing import PRODUCTS, Operands
 
 # Fills the registry, which says what a trace takes as a whole.
 importlib.import_module("t2t.converters")
 
 __all__ = ["Handler", "is_addition", "seen_products"]
 
-Handler = Callable[[str, list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Takes the name of a call and its two operands; returns those that it is to be made with."""
+Handler = Callable[[str, list[torch.Tensor], int | None], Sequence[torch.Tensor]]
+"""Takes the name of a call, its two operands, and the dimension of the second one that is summed
+over (None of additions); returns the operands that it is to be made with."""
 
 aten = torch.ops.aten
 
-# Operators that reach the dispatcher by themselves: what they are, and where their operands stand.
+# Operators that reach the dispatcher by themselves, as `PRODUCTS`.
+_FIRST, _SECOND, _THIRD = (0, ""), (1, ""), (2, "")
 _OPERATORS = {
-    aten.convolution.default: ("conv", (0, 1)),
-    aten._convolution.default: ("conv", (0, 1)),
-    aten.mm.default: ("matmul", (0, 1)),
-    aten.bmm.default: ("matmul", (0, 1)),
-    aten.addmm.default: ("matmul", (1, 2)),
-    aten.baddbmm.default: ("matmul", (1, 2)),
-    aten.add.Tensor: ("add", (0, 1)),
-    aten.add_.Tensor: ("add", (0, 1)),
+    aten.convolution.default: Operands("conv", (_FIRST, _SECOND), 1),
+    aten._convolution.default: Operands("conv", (_FIRST, _SECOND), 1),
+    aten.mm.default: Operands("matmul", (_FIRST, _SECOND), -2),
+    aten.bmm.default: Operands("matmul", (_FIRST, _SECOND), -2),
+    aten.addmm.default: Operands("matmul", (_SECOND, _THIRD), -2),
+    aten.baddbmm.default: Operands("matmul", (_SECOND, _THIRD), -2),
+    aten.add.Tensor: Operands("add", (_FIRST, _SECOND), None),
+    aten.add_.Tensor: Operands("add", (_FIRST, _SECOND), None),
 }
 _TRANSPOSED = 6
 
@@ -112,7 +114,7 @@ class _Watch(DispatchMode):
                 return original(*args, **kwargs)
             product = PRODUCTS.get(name)
             if product is not None:
-                args, kwargs = self._handled(product.kind, product.places, args, kwargs)
+                args, kwargs = self._handled(product, args, kwargs)
             self._inside += 1
             try:
                 return original(*args, **kwargs)
@@ -144,24 +146,20 @@ class _Watch(DispatchMode):
         found = _OPERATORS.get(func) if self._is_active() else None
         if found is None:
             return func(*args, **kwargs)
-        kind, positions = found
-        if kind == "add" and not (is_addition(*args[:2]) and kwargs.get("alpha", 1) == 1):
+        if found.kind == "add" and not (is_addition(*args[:2]) and kwargs.get("alpha", 1) == 1):
             return func(*args, **kwargs)
-        if kind == "conv" and args[_TRANSPOSED]:
-            kind = "conv_transpose"
-        given, _ = self._handled(kind, [(p, "") for p in positions], args, kwargs)
+        if found.kind == "conv" and args[_TRANSPOSED]:
+            found = found._replace(kind="conv_transpose", summed=0)
+        given, _ = self._handled(found, args, kwargs)
         if func is aten.add_.Tensor and given[0] is not args[0]:
             args[0].copy_(given[0])
             given = (args[0], *given[1:])
         return func(*given, **kwargs)
 
     def _handled(
-        self,
-        kind: str,
-        places: Sequence[tuple[int, str]],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, product: Operands, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        kind, places, summed = product
         found = [args[p] if p < len(args) else kwargs.get(name) for p, name in places]
         operands = [x for x in found if isinstance(x, torch.Tensor)]
         if len(operands) < len(found):
@@ -171,7 +169,7 @@ class _Watch(DispatchMode):
         self._counts[scope, kind] += 1
         self._inside += 1
         try:
-            changed = self._handler(key, operands)
+            changed = self._handler(key, operands, summed)
         finally:
             self._inside -= 1
         given, keywords = list(args), dict(kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -215,14 +215,45 @@ def _factor(
 ) -> Rounding | str:
     """Return how a factor is rounded, or why it is not."""
     assert wanted.bits is not None
+    shifts = _shifts(kind, call, found) if wanted.bits == "int8" else ()
     if _is_constant(x):
         if not _is_finite(x.tensor):
             return "its weights hold NaN or infinity"
-        return Rounding(wanted.bits, axis=_channel_axis(kind, place, call, x))
+        summed, outputs = _axes(kind, call, x.tensor)
+        axis = outputs if place else None
+        return Rounding(wanted.bits, axis=axis, shifts=shifts, along=summed if shifts else 0)
+    if found is not None and shifts:
+        rounding = _activation(wanted.bits, found.smoothed)
+        weight = _operands(call)[1].tensor
+        axis = x.tensor.dim() - (weight.dim() - 1 if kind != "matmul" else 1)
+        shifts = tuple(-shift for shift in shifts)
+        return (
+            rounding if isinstance(rounding, str) else replace(rounding, shifts=shifts, along=axis)
+        )
     largest = None if found is None else found.largest[place]
     if largest is None:
         return "calibration did not look at this operand, as it was a parameter there"
     return _activation(wanted.bits, largest)
+
+
+def _shifts(kind: str, call: Call, found: Range | None) -> tuple[int, ...]:
+    """Return the powers of two by which calibration divides the input channels of a constant.
+
+    Raises:
+        ConversionError: there are other channels.
+    """
+    a, b = _operands(call)
+    if found is None or not found.shifts or _is_constant(a) or not _is_constant(b):
+        return ()
+    channels = len(found.shifts)
+    inputs = b.tensor.shape[_axes(kind, call, b.tensor)[0]]
+    groups = channels // inputs if kind == "conv" else 1
+    if inputs * groups != channels or len(b.tensor) % groups:
+        raise ConversionError(
+            f"the scales are not of this model: the weight of a product called at {call.location} "
+            f"has {inputs} input channels, and calibration saw {channels}"
+        )
+    return found.shifts
 
 
 def _activation(bits: Bits, largest: float) -> Rounding | str:
@@ -241,15 +272,12 @@ def _is_constant(x: Value) -> bool:
     return not isinstance(x.tensor, FakeTensor)
 
 
-def _channel_axis(kind: str, place: int, call: Call, x: Value) -> int | None:
-    """Return the dimension of a constant factor's output channels."""
-    if kind == "conv":
-        return 0 if place else None
-    if kind == "conv_transpose":
-        return 1 if place else None
-    if not place:
-        return None
-    return 0 if call.name.endswith(".linear") else x.tensor.dim() - 1
+def _axes(kind: str, call: Call, weight: torch.Tensor) -> tuple[int, int]:
+    """Return the dimensions of a second factor: which is summed over, which has the outputs."""
+    if kind != "matmul":
+        return (1, 0) if kind == "conv" else (0, 1)
+    last = weight.dim() - 1
+    return (last, last - 1) if call.name.endswith(".linear") else (last - 1, last)
 
 
 def _weights_only(
@@ -260,7 +288,7 @@ def _weights_only(
         return none, "weights alone are quantized in matrix products"
     if not _is_constant(weight):
         return none, "its second factor is no constant"
-    axis = _channel_axis(kind, 1, call, weight)
+    _, axis = _axes(kind, call, weight.tensor)
     if not _is_finite(weight.tensor):
         return none, "its weights hold NaN or infinity"
     if wanted.weights == "int4":

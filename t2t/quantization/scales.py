@@ -30,11 +30,16 @@ class Range:
     Attributes:
         largest: for each operand the number that the largest integer shall stand for; None where it
             was not looked at (parameters, whose scales are made of their values).
-        shapes: the number of dimensions of each operand.
+        ranks: the number of dimensions of each operand.
+        shifts: for int8, the power of two that each input channel of the activations is divided by,
+            and the weights multiplied by; () where no channels stick out.
+        smoothed: the largest number of the activations after that.
     """
 
     largest: tuple[float | None, ...]
     ranks: tuple[int, ...]
+    shifts: tuple[int, ...] = ()
+    smoothed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Scales:
     def __str__(self) -> str:
         rows = [
             f"{key:40} {' '.join('-' if x is None else f'{x:.6g}' for x in value.largest)}"
+            + (f" (smoothed: {value.smoothed:.6g})" if value.shifts else "")
             for key, value in self.ranges.items()
         ]
         head = f"{len(rows)} calls, {self.method} of {self.samples} inputs; largest values:"
@@ -90,11 +96,12 @@ class Scales:
 def _range(data: Mapping[str, Any]) -> Range:
     largest = tuple(None if x is None else float(x) for x in data["largest"])
     ranks = tuple(int(rank) for rank in data["ranks"])
+    smoothed, shifts = float(data.get("smoothed", 0.0)), data.get("shifts", ())
     if len(largest) != len(ranks) or any(
-        x is not None and not (math.isfinite(x) and x >= 0) for x in largest
+        x is not None and not (math.isfinite(x) and x >= 0) for x in (*largest, smoothed)
     ):
-        raise ValueError(f"largest={data['largest']}")
-    return Range(largest, ranks)
+        raise ValueError(f"largest={data['largest']}, smoothed={smoothed}")
+    return Range(largest, ranks, tuple(int(shift) for shift in shifts), smoothed)
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,7 @@ class Quantization:
                 Quantized(
                     str(one["call"]),
                     str(one["line"]),
-                    tuple(None if r is None else Rounding(**r) for r in one["roundings"]),
+                    tuple(None if r is None else Rounding.from_data(r) for r in one["roundings"]),
                     str(one["reason"]),
                 )
                 for one in data

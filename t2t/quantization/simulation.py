@@ -48,7 +48,7 @@ class FakeQuantized(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the original returns, computed with rounded operands."""
         made: set[str] = set()
-        with seen_products(self.module, lambda key, x: self._rounded(key, x, made)):
+        with seen_products(self.module, lambda key, x, _: self._rounded(key, x, made)):
             output = self.module(*args, **kwargs)
         missing = [key for key, found in self._roundings.items() if any(found) and key not in made]
         if missing:

@@ -24,27 +24,30 @@ class Operands(NamedTuple):
     Attributes:
         kind: "conv", "conv_transpose" or "matmul".
         places: position and name of the parameter of each factor.
+        summed: the dimension of the second factor that is summed over; of matrices from the end,
+            None of additions.
     """
 
     kind: str
     places: tuple[tuple[int, str], tuple[int, str]]
+    summed: int | None
 
 
 PRODUCTS: Mapping[str, Operands] = {
     **{
-        f"{owner}.{kind}{n}d": Operands(kind, ((0, "input"), (1, "weight")))
+        f"{owner}.{kind}{n}d": Operands(kind, ((0, "input"), (1, "weight")), summed)
         for owner in ("torch.nn.functional", "torch")
-        for kind in ("conv", "conv_transpose")
+        for kind, summed in (("conv", 1), ("conv_transpose", 0))
         for n in (1, 2, 3)
     },
-    "aten::convolution": Operands("conv", ((0, "input"), (1, "weight"))),
-    "torch.nn.functional.linear": Operands("matmul", ((0, "input"), (1, "weight"))),
-    "torch.matmul": Operands("matmul", ((0, "input"), (1, "other"))),
-    "torch.linalg.matmul": Operands("matmul", ((0, "input"), (1, "other"))),
-    "torch.Tensor.matmul": Operands("matmul", ((0, "self"), (1, "other"))),
-    "torch.Tensor.__matmul__": Operands("matmul", ((0, "self"), (1, "other"))),
-    "aten::mm": Operands("matmul", ((0, "self"), (1, "mat2"))),
-    "aten::bmm": Operands("matmul", ((0, "self"), (1, "mat2"))),
+    "aten::convolution": Operands("conv", ((0, "input"), (1, "weight")), 1),
+    "torch.nn.functional.linear": Operands("matmul", ((0, "input"), (1, "weight")), -1),
+    "torch.matmul": Operands("matmul", ((0, "input"), (1, "other")), -2),
+    "torch.linalg.matmul": Operands("matmul", ((0, "input"), (1, "other")), -2),
+    "torch.Tensor.matmul": Operands("matmul", ((0, "self"), (1, "other")), -2),
+    "torch.Tensor.__matmul__": Operands("matmul", ((0, "self"), (1, "other")), -2),
+    "aten::mm": Operands("matmul", ((0, "self"), (1, "mat2")), -2),
+    "aten::bmm": Operands("matmul", ((0, "self"), (1, "mat2")), -2),
 }
 """The products that can be quantized, by the name of the function or operator."""
 
@@ -92,7 +95,8 @@ def with_rounded(
             multiples = _multiples(value.tensor, value.steps)
             if multiples is not None:
                 scale, axis, _ = value.steps
-                replaced = _bound(net, value.tensor, multiples, scale, axis)
+                stored = Rounding("int8" if multiples.dtype == torch.int8 else "fp8", axis=axis)
+                replaced = _bound(net, value.tensor, multiples, scale, stored)
         if replaced is None:
             continue
         changed = True
@@ -114,14 +118,20 @@ def _rounded(net: Network, value: Value, rounding: Rounding) -> torch.Tensor:
     """Return a tensor that stands for an operand after its rounding."""
     x = value.tensor
     if rounding.scale is None:
-        scales = rounding.scales(x).cpu()
-        rounded = rounding.rounded(x, scales.to(x.device))
-        return _bound(net, x, rounded, scales, rounding.axis, rounding.bits == "int4")
+        weight = x.detach().float() * rounding.factors(x) if rounding.shifts else x
+        scales = rounding.scales(weight).cpu()
+        rounded = rounding.rounded(weight, scales.to(x.device))
+        return _bound(net, x, rounded, scales, rounding)
     scales = torch.tensor(rounding.scale, dtype=torch.float32)
     dtype = torch.int8 if rounding.bits == "int8" else torch.float8_e4m3fn
     kind = net.kind(x)
     with net.precision("sensitive"):
-        y = net.add_dequantize(net.add_quantize(x, scales, dtype), scales)
+        read = net.tensor(x)
+        if rounding.shifts:
+            key = ("shifted", read.name, rounding.shifts, rounding.along)
+            factors = rounding.factors(x)
+            read = net.once(key, lambda: net.add_elementwise(x, factors, "PROD", torch.float32))
+        y = net.add_dequantize(net.add_quantize(read, scales, dtype), scales)
     stand_in = x.detach()
     net.bind(stand_in, y, Kind.FLOAT if kind is None else kind)
     return stand_in
@@ -167,14 +177,13 @@ def _bound(
     like: torch.Tensor,
     rounded: torch.Tensor,
     scale: torch.Tensor,
-    axis: int | None,
-    four_bits: bool = False,
+    rounding: Rounding,
 ) -> torch.Tensor:
     """Return a tensor that stands for constants of few bits times their scale in the network."""
     # Weights that several calls share are one constant.
-    key = ("rounded", id(like), scale.numpy().tobytes(), axis, four_bits)
-    constant = net.once(key, lambda: net.quantized_constant(rounded, four_bits))
-    along = None if axis is None else axis % rounded.dim()
+    key = ("rounded", id(like), scale.numpy().tobytes(), rounding)
+    constant = net.once(key, lambda: net.quantized_constant(rounded, rounding.bits == "int4"))
+    along = None if rounding.axis is None else rounding.axis % rounded.dim()
     if scale.dim() < 2:
         scale = scale.reshape(()) if along is None else scale.reshape(-1)
     stand_in = like.detach()
