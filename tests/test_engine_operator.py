@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
+    # torch.export.load of PyTorch 2.11
+    pytest.mark.filterwarnings("ignore:The given buffer is not writable"),
 ]
 
 

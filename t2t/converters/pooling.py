@@ -33,6 +33,8 @@ __all__ = [
     "max_pool3d_with_indices",
 ]
 
+aten = torch.ops.aten
+
 _Pair = tuple[NetworkTensor | None, NetworkTensor | None]
 
 
@@ -68,6 +70,21 @@ def _output(
     return input.new_empty((*input.shape[:-n], *counts))
 
 
+def _outputs(
+    n: int,
+    original: Callable[..., Any],
+    windows_of: Callable[..., Windows],
+    input: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute the fake maxima and their indices, as `_output` does."""
+    result = _output(n, original, windows_of, input, *args, **kwargs)
+    if isinstance(result, torch.Tensor):
+        return result, torch.empty_like(result, dtype=torch.int64)
+    return result
+
+
 # -- maxima ----------------------------------------------------------------------------------------
 
 
@@ -89,13 +106,19 @@ def max_pool3d(net: Network, input: torch.Tensor, *args: Any, **kwargs: Any) -> 
     return max_pool(net, input, 3, Windows.of(3, *args, **kwargs))
 
 
-@converter("aten::max_pool2d_with_indices")
+@converter(
+    "aten::max_pool2d_with_indices",
+    meta=functools.partial(_outputs, 2, aten.max_pool2d_with_indices.default, Windows.of),
+)
 def max_pool2d_with_indices(net: Network, self: torch.Tensor, *args: Any) -> _Pair:
     """Convert ([N], C, H, W) to ([N], C, *windows), and the indices of the maxima."""
     return _maxima_and_indices(net, self, 2, Windows.of(2, *args))
 
 
-@converter("aten::max_pool3d_with_indices")
+@converter(
+    "aten::max_pool3d_with_indices",
+    meta=functools.partial(_outputs, 3, aten.max_pool3d_with_indices.default, Windows.of),
+)
 def max_pool3d_with_indices(net: Network, self: torch.Tensor, *args: Any) -> _Pair:
     """Convert ([N], C, D, H, W) to ([N], C, *windows), and the indices of the maxima."""
     return _maxima_and_indices(net, self, 3, Windows.of(3, *args))

@@ -206,8 +206,13 @@ def _device(stream: int, stack: ExitStack) -> torch.device:
     if not _has_gpu():
         return torch.device("cpu")  # no TensorRT is at work, but a test
     device = torch.device("cuda", torch.cuda.current_device())
-    external = torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
-    stack.enter_context(torch.cuda.stream(external))
+    # An external stream of address 0 would be a new one, not CUDA's default.
+    own: torch.cuda.Stream = (
+        torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
+        if stream
+        else torch.cuda.default_stream(device)
+    )
+    stack.enter_context(torch.cuda.stream(own))
     return device
 
 

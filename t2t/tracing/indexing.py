@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from t2t.errors import UnsupportedOperatorError
+from t2t.sizes import is_true
 from t2t.tracing.recorder import Recorder
 
 __all__ = ["IndexingMode"]
@@ -218,7 +219,11 @@ def _at_sizes(x: torch.Tensor, items: Sequence[Any]) -> torch.Tensor:
     sliced, places = list(items), []
     for position, item in enumerate(items):
         if isinstance(item, torch.SymInt):
-            start: Any = torch.sym_ite(item >= 0, item, item + x.shape[source])
+            start: Any = item
+            if not is_true(item >= 0):
+                end = item + x.shape[source]
+                # Older PyTorch chooses between numbers of one type only.
+                start = end if is_true(item < 0) else torch.sym_ite(item >= 0, item, end)
             sliced[position] = slice(start, start + 1)
             places.append(place)
         dims = x.ndim - taken if item is ... else 1
