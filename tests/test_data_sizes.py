@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from torch import nn
 import t2t
 from t2t.errors import CheckpointError
 from t2t.module import Partition
+from tests.models import Behind
 from tests.test_partition import check, engines, loaded
 
 pytestmark = [
@@ -20,19 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.create_unbacked_symint"),
     pytest.mark.filterwarnings("ignore:_check_is_size:FutureWarning"),
 ]
-
-
-class Model(nn.Module):
-    """Layers before and behind a choice by numbers in the data."""
-
-    def __init__(self, choose: Callable[..., Any]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.choose = nn.Linear(6, 6), choose
-        self.last = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.choose(self, x, (self.first(x).tanh() + 1).square())
 
 
 def counted(x: torch.Tensor) -> torch.Tensor:
@@ -121,7 +108,7 @@ CHOICES = [
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_numbers_and_sizes_of_a_known_range(choose: Any, dynamic: bool, tmp_path: Any) -> None:
     generator = torch.Generator().manual_seed(3)
-    model = Model(choose).eval()
+    model = Behind(choose).eval()
     calls = [torch.randn(9, 6, generator=generator) for _ in range(3)]
     if choose is not twice:
         # Nothing is chosen.
@@ -175,7 +162,7 @@ def of_each_other(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
 def test_numbers_outside_of_their_range_raise_as_in_the_model(
     choose: Any, message: str, tmp_path: Any
 ) -> None:
-    model = Model(choose).eval()
+    model = Behind(choose).eval()
     x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3)).abs()
     x[3:, 0] *= -1
     x[2:, 1] *= -1
@@ -249,7 +236,7 @@ split_in_python = pytest.param(
 )
 def test_what_has_no_bound_stays_in_pytorch(choose: Any, tmp_path: Any) -> None:
     generator = torch.Generator().manual_seed(3)
-    model = Model(choose).eval()
+    model = Behind(choose).eval()
     calls = [torch.randn(9, 6, generator=generator) * 2 for _ in range(5)]
     converted = t2t.convert(model, [calls[0]], partial=True)
     assert type(converted) is t2t.TRTModule
@@ -257,9 +244,9 @@ def test_what_has_no_bound_stays_in_pytorch(choose: Any, tmp_path: Any) -> None:
 
 
 def test_repeats_to_a_known_number_are_in_the_engine() -> None:
-    converted = t2t.convert(Model(repeated_to).eval(), [torch.randn(9, 6)], partial=True)
+    converted = t2t.convert(Behind(repeated_to).eval(), [torch.randn(9, 6)], partial=True)
     assert converted.engine is not None
-    check(Model(repeated_to).eval(), converted, torch.randn(9, 6), torch.randn(9, 6))
+    check(Behind(repeated_to).eval(), converted, torch.randn(9, 6), torch.randn(9, 6))
 
 
 def decided(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -276,7 +263,7 @@ def real(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("choose", [decided, truth, real])
 def test_decisions_on_numbers_leave_submodules(choose: Any) -> None:
-    model = Model(choose).eval()
+    model = Behind(choose).eval()
     x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
     converted = t2t.convert(model, [x], partial=True)
     assert isinstance(converted, t2t.PartialModule)
@@ -287,7 +274,7 @@ def test_a_number_that_is_too_large_to_compute_with_raises() -> None:
     def shifted(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         return m.last(y).softmax(-1), (x[0, 0].double() * 2.0**50).long().item() + x.long()
 
-    model = Model(shifted).eval()
+    model = Behind(shifted).eval()
     converted = t2t.convert(model, [torch.ones(9, 6)], partial=True)
     assert type(converted) is t2t.TRTModule
     check(model, converted, torch.ones(9, 6), -torch.ones(9, 6))
@@ -306,7 +293,7 @@ def test_a_number_that_is_too_large_to_compute_with_raises() -> None:
     ],
 )
 def test_changed_checks_are_refused(key: str, value: Any) -> None:
-    converted = t2t.convert(Model(unsaid).eval(), [torch.ones(9, 6)], partial=True)
+    converted = t2t.convert(Behind(unsaid).eval(), [torch.ones(9, 6)], partial=True)
     partition = converted._converted.partition
     assert partition is not None
     entries = partition.to_state()

@@ -20,6 +20,7 @@ from t2t.module.checkpoint import _summary, _text_checksum
 from t2t.operator_data import find_operator
 from t2t.partition import levels
 from tests.cases import TORCH
+from tests.models import Behind
 
 pytestmark = pytest.mark.filterwarnings("ignore::t2t.ReferenceExecutionWarning")
 
@@ -392,19 +393,6 @@ def test_a_result_has_a_size_that_depends_on_the_data() -> None:
     converted = t2t.convert(model, [X], partial=True)
     assert str(converted.signature.outputs[0]) == "output: float32 (0..16,)"
     check(model, converted, X, torch.randn(2, 3, 8, 10), 0 * X)
-
-
-class Behind(nn.Module):
-    """Layers behind a choice by the data."""
-
-    def __init__(self, choose: Callable[..., Any]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.choose = nn.Linear(6, 6), choose
-        self.last = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.choose(self, x, (self.first(x).tanh() + 1).square())
 
 
 def by_mask(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:

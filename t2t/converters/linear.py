@@ -133,6 +133,6 @@ def matmul(net: Network, input: torch.Tensor, other: torch.Tensor) -> NetworkTen
 
 
 @converter("aten::mm", "aten::bmm", "aten::mv", "aten::dot", precision=_matmul_precision)
-def multiply(net: Network, self: torch.Tensor, other: torch.Tensor) -> NetworkTensor:
+def multiply(net: Network, self: torch.Tensor, mat2: torch.Tensor) -> NetworkTensor:
     """Convert (*, m, k) by (*, k, n), (m, k) by (k,), or (k,) by (k,)."""
-    return product(net, self, other)
+    return product(net, self, mat2)

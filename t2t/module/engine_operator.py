@@ -52,7 +52,9 @@ def run_engine(inputs: Sequence[Tensor], entries: Sequence[Tensor], signature: s
     module = _module(entries)
     converted = module._filled()
     if converted.signature_text != signature:
-        raise CheckpointError("the program's engine is none of its signature: it was changed")
+        raise CheckpointError(
+            "the engine is not that of the signature: the program was changed; export it again"
+        )
     converted.signature.check(inputs)
     results = module._run(converted, inputs)
     outputs = [results[spec.name] for spec in converted.signature.outputs]
@@ -62,7 +64,7 @@ def run_engine(inputs: Sequence[Tensor], entries: Sequence[Tensor], signature: s
 
 def _module(entries: Sequence[Tensor]) -> TRTModule:
     if not entries:
-        raise CheckpointError("the program holds no engine")
+        raise CheckpointError("the program holds no engine: export the converted module again")
     first = entries[0]
     if first in callers:
         module: TRTModule | None = callers[first]()

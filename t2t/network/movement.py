@@ -132,18 +132,14 @@ class Movement(NetworkCore):
     def _reshape_layer(
         self, tensor: NetworkTensor, before: Sequence[Size], sizes: Sequence[Size]
     ) -> Any:
-        if any(static_size(size) == 0 for size in sizes):
-            target = self.shape_tensor(sizes)
-            layer = self.add("add_shuffle", tensor, zero_is_placeholder=False)
-            layer.set_input(1, target)
-            return layer
         dims = [_placeholder(size, index, before) for index, size in enumerate(sizes)]
         if dims.count(None) == 1 and -1 not in dims:
             place = dims.index(None)
             # Without elements, no size can be inferred.
             if all(smallest(size) > 0 for i, size in enumerate(sizes) if i != place):
                 dims[place] = -1
-        if None not in dims and dims.count(-1) <= 1:
+        # A plain 0 would be taken for "as in the input".
+        if 0 not in map(static_size, sizes) and None not in dims and dims.count(-1) <= 1:
             return self.add("add_shuffle", tensor, reshape_dims=tuple(dims))
         layer = self.add("add_shuffle", tensor, zero_is_placeholder=False)
         layer.set_input(1, self.shape_tensor(sizes))

@@ -28,8 +28,8 @@ from t2t.tracing.recorder import Recorder
 __all__ = ["HIGHER_ORDER", "NO_LOOPS"]
 
 NO_LOOPS = (
-    "torch.{name} has no converter yet: write a Python loop of fixed length, which is unrolled, or "
-    "operators on whole tensors"
+    "torch.{name} has no converter: use operators on whole tensors, torch.cond, while_loop, scan, "
+    "or a Python loop of fixed length, which is unrolled"
 )
 
 Results = list[NetworkTensor | None]
@@ -65,7 +65,9 @@ def cond(
         results.append(leaves)
         structures.append(structure)
     if structures[0] != structures[1]:
-        raise UnsupportedOperatorError("torch.cond: its branches return other structures")
+        raise UnsupportedOperatorError(
+            "torch.cond: its branches return other structures; return the same tree of tensors"
+        )
     for a, b in zip(*results, strict=True):
         if _kind(a) != _kind(b):
             raise UnsupportedOperatorError(

@@ -140,7 +140,7 @@ def _advice(kept: Sequence[Change]) -> str:
                 "torch.zeros, or call the module once before its conversion, which then goes on "
                 "from there"
             )
-        if type(change.new) in (int, float, bool):
+        if type(change.new) in (int, float):
             return (
                 f"keep {change.path!r} as a tensor (register_buffer), which the forward pass "
                 "changes by tensor operations, or let it be an input and an output"

@@ -513,7 +513,8 @@ class Recorder:
         if id(target) in self._same:
             text = (
                 f"{operator_info(operator).name} changes the shape of a tensor in place that a "
-                "cast returned as it was, so that it has two names; use the form that does not"
+                "cast returned as it was, so that it has two names; use the form that returns "
+                "a new tensor (without the underscore)"
             )
             raise self.located(UnsupportedOperatorError(text))
         entry = self.memory[target]

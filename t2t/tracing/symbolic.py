@@ -146,7 +146,10 @@ def _linspace(recorder: Recorder, original: Any) -> Any:
         # torch's own formula, which counts from both ends; PyTorch's operator takes plain steps.
         dtype = kwargs.pop("dtype", None) or torch.get_default_dtype()
         if not dtype.is_floating_point:
-            text = f"linspace of {dtype} with dynamic steps, which rounds each element in float64"
+            text = (
+                f"linspace of {dtype} with dynamic steps, which rounds each element in float64; "
+                "make it of floats, or declare the size static"
+            )
             raise recorder.located(UnsupportedArgumentError(text))
         index = torch.arange(steps, dtype=dtype, **kwargs)
         width = (end - start) / torch.sym_max(steps - 1, 1)
