@@ -9,7 +9,16 @@ import torch
 from t2t.backend import trt
 from t2t.errors import UnsupportedArgumentError
 
-__all__ = ["FLOATS", "RTOL", "from_trt", "is_supported", "real_dtype", "to_trt"]
+__all__ = [
+    "FLOATS",
+    "RTOL",
+    "dtype_name",
+    "from_trt",
+    "is_supported",
+    "named_dtype",
+    "real_dtype",
+    "to_trt",
+]
 
 _NAMES: dict[torch.dtype, str] = {
     torch.float32: "FLOAT",
@@ -36,6 +45,19 @@ FLOAT64 = (
 )
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def named_dtype(name: str) -> torch.dtype:
+    """Return the dtype of a name that was read; TypeError or AttributeError where there is none."""
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{name!r} is no dtype")
+    return dtype
+
+
 def is_supported(dtype: torch.dtype) -> bool:
     """Return whether TensorRT has this dtype."""
     return dtype in _NAMES
@@ -52,7 +74,7 @@ def to_trt(dtype: torch.dtype) -> Any:
         hint = FLOAT64 if dtype == torch.float64 else ""
         raise UnsupportedArgumentError(
             f"dtype={dtype}: TensorRT has no such type; supported: "
-            + ", ".join(str(d).removeprefix("torch.") for d in _NAMES)
+            + ", ".join(map(dtype_name, _NAMES))
             + hint
         )
     return getattr(trt.DataType, _NAMES[dtype])

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, ShapeError
 from t2t.io.tree import VALUES, Structure, check_structure, collect, same_value, unflatten
 
@@ -177,7 +178,7 @@ class TensorSpec:
             raise ShapeError(f"{self.name!r}: {problem}")
 
     def __str__(self) -> str:
-        return f"{self.name}: {_dtype_name(self.dtype)} {self.shape_text()}"
+        return f"{self.name}: {dtype_name(self.dtype)} {self.shape_text()}"
 
     def shape_text(self) -> str:
         """Return the shape with its ranges: "(batch=1..16, 3, 224, 224)"; "?" is any size."""
@@ -213,8 +214,8 @@ class TensorSpec:
             advice = f"dimension {wrong[0]} must be {size}"
             advice += "; convert the module again with a wider range for another size"
         raise ShapeError(
-            f"input {self.name!r} is {_dtype_name(tensor.dtype)} {tuple(shape)}, but "
-            f"{_dtype_name(self.dtype)} {self.shape_text()} was declared: {advice}"
+            f"input {self.name!r} is {dtype_name(tensor.dtype)} {tuple(shape)}, but "
+            f"{dtype_name(self.dtype)} {self.shape_text()} was declared: {advice}"
         )
 
     def _allows(self, dim: int, size: int) -> bool:
@@ -469,10 +470,6 @@ def _leaves(count: int) -> list[Structure]:
     return [{"kind": "tensor", "index": index} for index in range(count)]
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _fits(profile: Profile, shapes: Sequence[Shape]) -> bool:
     return all(
         a <= size <= b
@@ -523,13 +520,11 @@ def _shape(data: Any) -> Shape:
 
 
 def _spec_data(spec: TensorSpec) -> dict[str, Any]:
-    return {**vars(spec), "dtype": _dtype_name(spec.dtype)}
+    return {**vars(spec), "dtype": dtype_name(spec.dtype)}
 
 
 def _spec(data: dict[str, Any]) -> TensorSpec:
-    dtype = getattr(torch, data["dtype"])
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{data['dtype']!r} is no dtype")
+    dtype = named_dtype(data["dtype"])
     shapes = [data["shape"], data["min_shape"], data["opt_shape"], data["max_shape"]]
     read = [None if shape is None else _shape(shape) for shape in shapes]
     if read[0] is None:

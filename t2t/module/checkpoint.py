@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from t2t.dtypes import dtype_name
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.io import Signature
 from t2t.module.attributes import attribute_data, read_attributes
@@ -315,7 +316,7 @@ def _summary(value: Any, in_pieces: bool = True) -> list[Any]:
         return ["missing" if value is None else type(value).__name__, 0, 0]
     data = value.detach().cpu().contiguous().view(torch.uint8).numpy()
     checksum = _checksum(data) if in_pieces else zlib.crc32(data.data)
-    return [str(value.dtype).removeprefix("torch."), value.numel(), checksum]
+    return [dtype_name(value.dtype), value.numel(), checksum]
 
 
 def _summary_text(summary: list[Any]) -> str:

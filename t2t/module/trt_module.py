@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from t2t.dtypes import dtype_name
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
 from t2t.io import Signature, TensorSpec, arguments
@@ -155,12 +156,12 @@ class TRTModule(torch.nn.Module):
             "compute_capabilities": list(compute_capabilities),
             "backend": origin.backend if origin else None,
             "backend_version": origin.version if origin else None,
-            "parameter_dtype": _dtype_name(dtype),
+            "parameter_dtype": dtype_name(dtype),
             "original": None if original is None else _class_name(original),
             "quantization": None if quantization is None else quantization.to_data(),
             "tuning": None if tuning is None else tuning.to_data(),
             **({"parts": [asdict(part) for part in parts]} if parts else {}),
-            "low_precision_io": None if low_precision_io is None else _dtype_name(low_precision_io),
+            "low_precision_io": None if low_precision_io is None else dtype_name(low_precision_io),
             **({"plugins": sorted(plugins)} if plugins else {}),
             **built,
             "refittable": "" if isinstance(weights, WeightMap) else weights,
@@ -202,7 +203,7 @@ class TRTModule(torch.nn.Module):
         assert loaded.engine is not None
         execution = loaded.engine.load(torch.device(device or "cuda"))
         signature = Signature.flat(*execution.specs())
-        details = {**loaded.details, "parameter_dtype": _dtype_name(_first_float(signature))}
+        details = {**loaded.details, "parameter_dtype": dtype_name(_first_float(signature))}
         module._fill(Converted(signature, loaded.engine, None, details, {}), execution.device)
         return module
 
@@ -780,10 +781,6 @@ def _specs(infos: Sequence[Any]) -> list[TensorSpec]:
 def _first_float(signature: Signature) -> torch.dtype:
     dtypes = [spec.dtype for spec in signature.inputs if spec.dtype.is_floating_point]
     return dtypes[0] if dtypes else torch.float32
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _class_name(module: Any) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.module.steps import OperatorStep, Partition
 from t2t.operator_data import tensors_read
@@ -203,7 +204,7 @@ class WeightMap:
             "entries": [
                 [
                     entry.names,
-                    str(entry.dtype).removeprefix("torch."),
+                    dtype_name(entry.dtype),
                     entry.shape,
                     entry.is_finite,
                 ]
@@ -228,9 +229,7 @@ class WeightMap:
         try:
             data = json.loads(entries[""])
             own = [
-                _Entry(
-                    tuple(map(str, names)), getattr(torch, dtype), tuple(map(int, shape)), finite
-                )
+                _Entry(tuple(map(str, names)), named_dtype(dtype), tuple(map(int, shape)), finite)
                 for names, dtype, shape, finite in data["entries"]
             ]
             steps = Partition.from_state(

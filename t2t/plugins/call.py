@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, EngineError
 from t2t.operator_data import Data, check_size, find_operator, program, tensors_read
 from t2t.registry import find_plugin
@@ -61,8 +62,8 @@ class PluginCall:
                 "operator": self.operator,
                 "args": [*self.args],
                 "kwargs": dict(self.kwargs),
-                "inputs": [_dtype_name(dtype) for dtype in self.inputs],
-                "outputs": [[_dtype_name(x.dtype), [*x.sizes]] for x in self.outputs],
+                "inputs": [dtype_name(dtype) for dtype in self.inputs],
+                "outputs": [[dtype_name(x.dtype), [*x.sizes]] for x in self.outputs],
             }
         )
 
@@ -76,12 +77,12 @@ class PluginCall:
         """
         try:
             data = json.loads(text)
-            outputs = [Output(_dtype(name), list(sizes)) for name, sizes in data["outputs"]]
+            outputs = [Output(named_dtype(name), list(sizes)) for name, sizes in data["outputs"]]
             call = cls(
                 str(data["operator"]),
                 list(data["args"]),
                 dict(data["kwargs"]),
-                [_dtype(name) for name in data["inputs"]],
+                [named_dtype(name) for name in data["inputs"]],
                 outputs,
             )
             for output in outputs:
@@ -163,14 +164,3 @@ def _writing(operator: OpOverload) -> tuple[OpOverload | None, list[str]]:
         if written and others == wanted and all(str(x.type) == "Tensor" for x in written):
             return candidate, [x.name for x in written]
     return None, []
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _dtype(name: Any) -> torch.dtype:
-    dtype = getattr(torch, name)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{name!r} is no dtype")
-    return dtype

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, UnsupportedLayerError
 from t2t.reference.datatypes import TORCH
 from t2t.reference.layer import Layer, TensorInfo
@@ -86,15 +87,11 @@ def to_state(
 
 
 def _info_row(info: TensorInfo) -> list[Any]:
-    return [info.name, _dtype_name(info.dtype), info.shape]
+    return [info.name, dtype_name(info.dtype), info.shape]
 
 
 def _place_row(place: Place) -> list[Any]:
-    return [place.offset, _dtype_name(place.dtype), place.shape, place.order]
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return [place.offset, dtype_name(place.dtype), place.shape, place.order]
 
 
 def from_state(entries: Mapping[str, Any], memory: Tensor | None = None) -> Parts:
@@ -160,22 +157,15 @@ class _Weights:
 
 def _place(row: Sequence[Any]) -> Place:
     offset, dtype, shape, order = row
-    place = Place(int(offset), _dtype(dtype), tuple(map(int, shape)), tuple(map(int, order)))
+    place = Place(int(offset), named_dtype(dtype), tuple(map(int, shape)), tuple(map(int, order)))
     if sorted(place.order) != [*range(len(place.shape))]:
         raise ValueError(f"no permutation: {order}")
     return place
 
 
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{name!r} is no dtype")
-    return dtype
-
-
 def _info(row: Sequence[Any]) -> TensorInfo:
     name, dtype, shape = row
-    return TensorInfo(str(name), _dtype(dtype), tuple(map(int, shape)))
+    return TensorInfo(str(name), named_dtype(dtype), tuple(map(int, shape)))
 
 
 def _layer(row: Mapping[str, Any], weights: _Weights) -> Layer:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from t2t.dtypes import dtype_name
 from t2t.module import RanOn
 from t2t.verification.tables import WIDTH, html_table, text_table
 
@@ -97,7 +98,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        outputs = [{**asdict(o), "dtype": _dtype_name(o.dtype)} for o in self.outputs]
+        outputs = [{**asdict(o), "dtype": dtype_name(o.dtype)} for o in self.outputs]
         return {
             "ok": self.ok,
             "ran_on": [place.to_dict() for place in self.ran_on],
@@ -152,7 +153,7 @@ class Report:
         return rows + [
             (
                 output.name,
-                _dtype_name(output.dtype),
+                dtype_name(output.dtype),
                 "x".join(map(str, output.shape)) or "scalar",
                 f"{output.max_abs_error:.2e}",
                 f"{output.max_rel_error:.2e}",
@@ -172,10 +173,6 @@ class Report:
     def _repr_html_(self) -> str:
         marked = [place for place, output in enumerate(self.outputs, 1) if not output.ok]
         return html_table(self._head(), self._rows(), marked)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _finite(value: Any) -> Any:
