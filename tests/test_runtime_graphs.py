@@ -151,8 +151,10 @@ def test_ten_threads_of_a_hundred_calls(engine, execution, capture, cuda_graph):
 
     in_threads(10, work)
     assert sum(graph.replays for graph in capture.graphs) == (1000 if cuda_graph else 0)
-    # Each thread is in one call at a time.
-    assert len(engine.contexts) <= (30 if cuda_graph else 10)
+    if cuda_graph:  # one that was freed for the limit is recorded again, so contexts can be many
+        assert sum(map(len, execution._graphs.values())) <= MOST_GRAPHS
+    else:  # each thread is in one call at a time
+        assert len(engine.contexts) <= 10
 
 
 def test_values_of_shape_inputs_are_a_part_of_the_key(capture):
