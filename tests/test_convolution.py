@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from t2t.precision import Policy
-from tests.cases import OpCase, ids, run_case
+from tests.cases import OpCase, ids, run_case, uniform
 
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
@@ -34,6 +34,61 @@ class Pruned(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return self.conv(x)[:, self.kept] - y
+
+
+def modulated(x: torch.Tensor, style: torch.Tensor) -> torch.Tensor:
+    """Convolve each sample with kernels of its own, as StyleGAN does."""
+    batch = x.shape[0]
+    kernels = (W2 * style[:, None, :, None, None]).flatten(0, 1)
+    y = F.conv2d(x.flatten(0, 1)[None], kernels, padding=(1, 0), stride=2, groups=batch)
+    return y.view(batch, 6, *y.shape[2:])
+
+
+def modulated_up(x: torch.Tensor, style: torch.Tensor) -> torch.Tensor:
+    batch = x.shape[0]
+    kernels = (T2 * style[:, :, None, None, None]).flatten(0, 1)
+    y = F.conv_transpose2d(
+        x.flatten(0, 1)[None], kernels, stride=2, padding=1, output_padding=(1, 0), groups=batch
+    )
+    return y.view(batch, 6, *y.shape[2:])
+
+
+def correlated(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Correlate the channels of a search region with those of a template, as trackers do."""
+    kernels = z.reshape(-1, 1, *z.shape[2:])
+    y = F.conv2d(
+        x.reshape(1, -1, *x.shape[2:]), kernels, kernels.sum((1, 2, 3)), groups=kernels.shape[0]
+    )
+    return y.view(*x.shape[:2], *y.shape[2:])
+
+
+BATCH = {"dynamic": [{0: ("b", 1, 5)}] * 2}
+
+# The number of groups or of kernels is dynamic, which TensorRT's layer cannot have.
+MANY_KERNELS = [
+    OpCase("modulated", modulated, [(2, 4, 5, 6), (2, 4)], **BATCH,
+           shapes=[(3, 4, 5, 6), (3, 4)]),
+    OpCase("modulated-half", modulated, [(2, 4, 5, 6), (2, 4)], **BATCH,
+           shapes=[(5, 4, 5, 6), (5, 4)], policy=FP16, **HALF),
+    OpCase("modulated-up", modulated_up, [(2, 4, 5, 6), (2, 4)], **BATCH,
+           shapes=[(1, 4, 5, 6), (1, 4)]),
+    OpCase("correlated", correlated, [(2, 4, 9, 8), (2, 4, 3, 2)],
+           dynamic=[{0: ("b", 1, 5), 2: (4, 20), 3: (4, 20)}, {0: ("b", 1, 5)}],
+           shapes=[(4, 4, 6, 13), (4, 4, 3, 2)]),
+    OpCase("kernels", lambda x, z: F.conv2d(x, z, z.mean((1, 2, 3)), dilation=(2, 1)),
+           [(2, 4, 9, 8), (5, 4, 3, 2)], dynamic=[{0: (1, 5)}, {0: (1, 9)}],
+           shapes=[(3, 4, 9, 8), (2, 4, 3, 2)]),
+    OpCase("kernels-1d", lambda x, z: F.conv1d(x, z, stride=2, padding=2),
+           [(2, 4, 9), (5, 4, 3)], dynamic=[{}, {0: (1, 9)}], shapes=[(2, 4, 9), (2, 4, 3)]),
+    OpCase("kernels-3d", F.conv3d, [(2, 4, 4, 5, 6), (6, 4, 3, 2, 1)], dynamic=[{}, {0: (2, 8)}],
+           shapes=[(2, 4, 4, 5, 6), (3, 4, 3, 2, 1)]),
+    OpCase("kernels-of-groups", lambda x, z: F.conv3d(x, z, groups=2),
+           [(2, 4, 4, 5, 6), (6, 2, 3, 2, 1)], dynamic=[{}, {0: (2, 8)}], raises=r"% 2.* == 0"),
+    OpCase("kernels-up-bf16", lambda x, z: F.conv_transpose1d(x, z, z[0, :, 0], stride=2),
+           [uniform(2, 4, 5, dtype=torch.bfloat16), uniform(4, 3, 2, dtype=torch.bfloat16)],
+           dynamic=[{}, {1: (1, 5)}],
+           shapes=[(2, 4, 5), (4, 2, 2)], rtol=2e-2, atol=2e-2, reason="bf16 keeps 8 bits"),
+]  # fmt: skip
 
 
 class Maxout(nn.Module):
@@ -202,7 +257,7 @@ CASES = [
     OpCase(
         "transpose2d-traced-weight-dilation",
         lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2),
-        [(2, 4, 5, 6), (4, 3, 2, 2)], raises="dilation",
+        [(2, 4, 5, 6), (4, 3, 2, 2)],
     ),
     OpCase(
         "transpose2d-aten",
@@ -232,4 +287,9 @@ CASES = [
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("case", ids(CASES))
 def test_convolution(case: OpCase) -> None:
+    run_case(case)
+
+
+@pytest.mark.parametrize("case", ids(MANY_KERNELS))
+def test_many_kernels(case: OpCase) -> None:
     run_case(case)

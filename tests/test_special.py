@@ -125,8 +125,25 @@ BAGS = [
                 f"bag-{mode}-rows", lambda i, m=mode: F.embedding_bag(i, TABLE, mode=m),
                 [integers(4, 3, high=6)],
             ),
+            OpCase(
+                f"bag-{mode}-rows-dynamic",
+                lambda x, m=mode: F.embedding_bag((x * 2).long().clamp(0, 5), TABLE, mode=m),
+                [(4, 3)], dynamic=[{0: (1, 9000), 1: (1, 90)}], shapes=[(7, 5)],
+            ),
+            OpCase(
+                f"bag-{mode}-rows-padding",
+                lambda i, m=mode: F.embedding_bag(i, TABLE, mode=m, padding_idx=-2),
+                [torch.tensor([[4, 4], [0, 4], [5, 1]])], dynamic=[{0: (1, 9000)}],
+            ),
         )
     ],
+    OpCase(
+        "bag-rows-weighted",
+        lambda x: F.embedding_bag(
+            x.long().clamp(0, 5), TABLE, mode="sum", per_sample_weights=x, padding_idx=1
+        ),
+        [(4, 3)], dynamic=[{0: (1, 9)}], shapes=[(7, 3)],
+    ),
     OpCase(
         "bag-last-offset",
         lambda i, o: F.embedding_bag(i, TABLE, o, mode="mean", include_last_offset=True),

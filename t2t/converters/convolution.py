@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from t2t.converters._spatial import batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import Precision, converter
+from t2t.sizes import static_size
 
 __all__ = ["convolution"]
 
@@ -97,12 +99,33 @@ def convolution(
         static_number("kernel_size", size)
     n = weight.dim() - 2
     steps, rates = ntuple("stride", stride, n), ntuple("dilation", dilation, n)
-    pads = ntuple("padding", padding, n)
+    pads, extra = ntuple("padding", padding, n), ntuple("output_padding", output_padding, n)
+    dynamic = any(static_size(size) is None for size in (*weight.shape[:2], groups))
+    # TensorRT-RTX has no deconvolution with stride and dilation.
+    wide = transposed and max(rates) > 1 and max(steps) > 1 and net.is_traced(weight)
+    if dynamic or wide:
+        given = (input, weight, steps, pads, rates, extra, transposed, groups)
+        return _of_many_kernels(net, *given, bias)
+    x = net.tensor(input, net.output.dtype)
     if transposed:
-        extra = ntuple("output_padding", output_padding, n)
-        return _transposed(net, input, weight, bias, steps, pads, rates, extra, groups)
+        return _transposed(net, x, input.shape, weight, bias, steps, pads, rates, extra, groups)
+    return _windows(net, x, weight, bias, steps, pads, rates, groups)
+
+
+def _windows(
+    net: Network,
+    x: NetworkTensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    steps: Sequence[int],
+    pads: Sequence[int],
+    rates: Sequence[int],
+    groups: int,
+) -> NetworkTensor:
+    """Add a convolution of (N, C, *spatial)."""
+    n = len(steps)
     y = net.add_convolution_nd(
-        batched(net, net.tensor(input, net.output.dtype), n),
+        batched(net, x, n),
         _kernel(net, weight),
         bias,
         stride=planar(steps, 1),
@@ -111,7 +134,50 @@ def convolution(
         dilation=planar(rates, 1),
         groups=groups,
     )
-    return restored(net, y, input.dim(), n)
+    return restored(net, y, n + 2, n)
+
+
+def _of_many_kernels(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    steps: Sequence[int],
+    pads: Sequence[int],
+    rates: Sequence[int],
+    extra: Sequence[int],
+    transposed: bool,
+    groups: Any,
+    bias: torch.Tensor | None,
+) -> NetworkTensor:
+    """Add a matrix product where no layer serves: for a dynamic number of groups or kernels.
+
+    Each sample with kernels of its own is such a convolution, in which batch and channels are one
+    dimension. Windows become columns by a convolution with the unit matrix, and columns windows by
+    a transposed one.
+    """
+    window, dtype = weight.shape[2:], net.output.dtype
+    count, (batch, channels, *spatial) = window.numel(), input.shape
+    unit = torch.eye(count).reshape(count, 1, *window)
+    # The dimensions of a group's matrix.
+    rows, columns = weight.shape[0] // groups, weight.shape[1] * count
+    kernels = net.reshape(net.tensor(weight, dtype), [1, groups, rows, columns])
+    x = net.tensor(input, dtype)
+    if transposed:
+        x = net.reshape(x, [batch, groups, rows, math.prod(spatial)])
+        y = net.add_matrix_multiply(kernels, x, "TRANSPOSE")
+        maps = [batch * groups * weight.shape[1], count, *spatial]
+        y = net.reshape(y, maps)
+        y = _transposed(net, y, maps, unit, None, steps, pads, rates, extra, 1)
+    else:
+        x = net.reshape(x, [batch * channels, 1, *spatial])
+        x = _windows(net, x, unit, None, steps, pads, rates, 1)
+        x = net.reshape(x, [batch, groups, columns, math.prod(net.output.shape[2:])])
+        y = net.add_matrix_multiply(kernels, x)
+    y = net.reshape(y, net.output.shape)
+    if bias is None:
+        return y
+    each = net.reshape(net.tensor(bias, dtype), [1, net.output.shape[1], *[1] * len(window)])
+    return net.add_elementwise(y, each, "SUM")
 
 
 def _kernel(net: Network, weight: torch.Tensor) -> Any:
@@ -125,7 +191,8 @@ def _kernel(net: Network, weight: torch.Tensor) -> Any:
 
 def _transposed(
     net: Network,
-    input: torch.Tensor,
+    x: NetworkTensor,
+    sizes: Sequence[Any],
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     steps: Sequence[int],
@@ -134,7 +201,10 @@ def _transposed(
     extra: Sequence[int],
     groups: int,
 ) -> NetworkTensor:
-    """Add a deconvolution; ``pads`` elements are cut from each side, ``extra`` fewer at the end."""
+    """Add a deconvolution; ``pads`` elements are cut from each side, ``extra`` fewer at the end.
+
+    ``sizes`` are those of ``x``, (N, C, *spatial).
+    """
     n = len(steps)
     # TensorRT-RTX has no bf16 deconvolution.
     bf16 = net.compute_dtype(net.output.dtype) == torch.bfloat16
@@ -143,17 +213,17 @@ def _transposed(
             "bias depends on the input: TensorRT-RTX does not build this in bfloat16; supported: "
             "a constant bias"
         )
-    x = net.tensor(input, torch.float32 if bf16 else net.output.dtype)
+    x = net.cast(x, torch.float32) if bf16 else x
     if any(rate > 1 for rate in rates) and any(step > 1 for step in steps):
-        # TensorRT-RTX has no deconvolution with stride and dilation.
-        weight, rates = _dilated(net, weight, rates), (1,) * n
+        # A traced kernel never comes here.
+        weight, rates = _dilated(weight, rates), (1,) * n
     crops = [pad - more for pad, more in zip(pads, extra, strict=True)]
     # A crop below zero shows what lies behind the last window: there is room for it once the input
     # has a zero more at its end.
     zeros = [max(0, -(crop // step)) for crop, step in zip(crops, steps, strict=True)]
     crops = [crop + zero * step for crop, zero, step in zip(crops, zeros, steps, strict=True)]
     y = net.add_deconvolution_nd(
-        batched(net, _extended(net, x, input, zeros), n),
+        batched(net, _extended(net, x, sizes, zeros), n),
         _kernel(net, weight),
         bias,
         stride=planar(steps, 1),
@@ -162,17 +232,12 @@ def _transposed(
         dilation=planar(rates, 1),
         groups=groups,
     )
-    y = restored(net, y, input.dim(), n)
+    y = restored(net, y, n + 2, n)
     return net.cast(y, torch.bfloat16) if bf16 else y
 
 
-def _dilated(net: Network, weight: torch.Tensor, rates: Sequence[int]) -> torch.Tensor:
+def _dilated(weight: torch.Tensor, rates: Sequence[int]) -> torch.Tensor:
     """Return a kernel with zeros between its elements."""
-    if net.is_traced(weight):
-        raise UnsupportedArgumentError(
-            f"dilation={tuple(rates)}: with a stride and a kernel that depends on the input, "
-            "TensorRT has no transposed convolution; supported: 1"
-        )
     window = [_extent(k, rate) for k, rate in zip(weight.shape[2:], rates, strict=True)]
     wide = weight.new_zeros((*weight.shape[:2], *window))
     elements: tuple[Any, ...] = (..., *(slice(None, None, rate) for rate in rates))
@@ -181,13 +246,10 @@ def _dilated(net: Network, weight: torch.Tensor, rates: Sequence[int]) -> torch.
 
 
 def _extended(
-    net: Network, x: NetworkTensor, input: torch.Tensor, zeros: Sequence[int]
+    net: Network, x: NetworkTensor, sizes: Sequence[Any], zeros: Sequence[int]
 ) -> NetworkTensor:
     """Add zeros at the end of the spatial dimensions."""
     if not any(zeros):
         return x
-    fixed = input.dim() - len(zeros)
-    sizes = [size + more for size, more in zip(input.shape[fixed:], zeros, strict=True)]
-    return net.add_slice(
-        x, [0] * input.dim(), [*input.shape[:fixed], *sizes], mode="FILL", fill=0.0
-    )
+    wanted = [size + more for size, more in zip(sizes, (0, 0, *zeros), strict=True)]
+    return net.add_slice(x, [0] * len(sizes), wanted, mode="FILL", fill=0.0)

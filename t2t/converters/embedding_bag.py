@@ -7,20 +7,89 @@ from typing import Any
 
 import torch
 
+from t2t.converters._arguments import agree
 from t2t.converters._compute import choose
 from t2t.converters._indices import count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = ["embedding_bag"]
+__all__ = ["embedding_bag", "embedding_bag_of_rows"]
 
 MAX_ELEMENTS = 1 << 24
 """Most elements of the tensor in which every bag meets every row."""
 
 _SUM, _MEAN, _MAX = range(3)
+_MODES = {"sum": "SUM", "mean": "AVG", "max": "MAX"}
+"""The reductions of TensorRT, in the order of the numbers that the operator takes."""
 
 _Results = tuple[NetworkTensor, None, None, None]
+
+
+def _rows_meta(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    del norm_type, scale_grad_by_freq, sparse
+    if input.dim() != 2 or max_norm is not None:
+        return NotImplemented
+    fits = (
+        not input.dtype.is_floating_point
+        and weight.dim() == 2
+        and offsets is None
+        and mode in _MODES
+        and not include_last_offset
+        and (per_sample_weights is None or mode == "sum")
+        and (
+            per_sample_weights is None
+            or agree(*zip(per_sample_weights.shape, input.shape, strict=True))
+        )
+        and (padding_idx is None or -weight.shape[0] <= padding_idx < weight.shape[0])
+        # There must be a row, for all dynamic sizes.
+        and input.shape[1] > 0
+    )
+    if not fits:
+        # The tracer asks PyTorch, which says what is wrong.
+        raise ValueError("the arguments of bags do not go together")
+    return weight.new_empty((input.shape[0], weight.shape[1]))
+
+
+# Its operator sees all bags one behind the other, and not that all have the same length.
+@converter("torch.nn.functional.embedding_bag", precision="sensitive", meta=_rows_meta)
+def embedding_bag_of_rows(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> NetworkTensor:
+    """Convert bags (N, L) to a gather and a reduction of each; one of padding alone gives zeros."""
+    del offsets, max_norm, norm_type, scale_grad_by_freq, sparse, include_last_offset
+    dtype = weight.dtype
+    rows = net.add_gather(net.tensor(weight, dtype), input, 0)
+    if per_sample_weights is not None:
+        factors = net.unsqueeze(net.tensor(per_sample_weights, dtype), [2])
+        rows = net.add_elementwise(rows, factors, "PROD")
+    if padding_idx is None:
+        return net.add_reduce(rows, _MODES[mode], 1, keep_dims=False)
+    inside = _not_padding(net, input, padding_idx % int(weight.shape[0]))
+    return _reduced(net, rows, inside, list(_MODES).index(mode), dtype)
 
 
 @converter("aten::_embedding_bag_forward_only", "aten::_embedding_bag", precision="sensitive")
@@ -57,13 +126,16 @@ def embedding_bag(
         rows = net.add_elementwise(rows, factors, "PROD")
     inside = _members(net, offsets, bags, number, include_last_offset)
     if padding_idx >= 0:
-        padded = net.add_elementwise(
-            net.tensor(indices, torch.int64), padding_idx, "EQUAL", dtype=torch.int64
-        )
-        inside = net.add_elementwise(
-            inside, net.unsqueeze(net.add_unary(padded, "NOT"), [0]), "AND"
-        )
-    return _reduced(net, rows, inside, mode, dtype), None, None, None
+        kept = net.unsqueeze(_not_padding(net, indices, padding_idx), [0])
+        inside = net.add_elementwise(inside, kept, "AND")
+    return _reduced(net, net.unsqueeze(rows, [0]), inside, mode, dtype), None, None, None
+
+
+def _not_padding(net: Network, indices: torch.Tensor, padding_idx: int) -> NetworkTensor:
+    """Return which of the indices are in a bag."""
+    found = net.tensor(indices, torch.int64)
+    padded = net.add_elementwise(found, padding_idx, "EQUAL", dtype=torch.int64)
+    return net.add_unary(padded, "NOT")
 
 
 def _members(
@@ -88,9 +160,10 @@ def _members(
 def _reduced(
     net: Network, rows: NetworkTensor, inside: NetworkTensor, mode: Any, dtype: torch.dtype
 ) -> NetworkTensor:
+    """Reduce rows (1 or bags, positions, columns) where ``inside`` says so (bags, positions)."""
     wide = net.unsqueeze(inside, [2])
     neutral = -math.inf if mode == _MAX else 0.0
-    chosen = choose(net, wide, net.unsqueeze(rows, [0]), neutral, dtype)
+    chosen = choose(net, wide, rows, neutral, dtype)
     total = net.add_reduce(chosen, "MAX" if mode == _MAX else "SUM", 1, keep_dims=False)
     if mode == _SUM:
         return total
