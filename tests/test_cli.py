@@ -64,7 +64,7 @@ class Decides(nn.Module):
 
 class Determinant(nn.Module):
     def forward(self, x):
-        return torch.linalg.det(x).exp()
+        return torch.linalg.svdvals(x).exp()
 
 
 def make(width=4):

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import library, linalg, nn
-from torch.linalg import det
+from torch.linalg import matrix_exp
 
 import t2t
 from t2t import registry
@@ -224,19 +224,19 @@ def test_what_cannot_be_a_converter_is_refused_at_once(function: Any) -> None:
 
 
 CALLS: dict[str, tuple[Any, str]] = {
-    "function": (lambda x: torch.linalg.det(x), "'torch.linalg.det')"),
-    "inner": (lambda x: torch.relu(torch.linalg.det(x + 1)), "'torch.linalg.det')"),
-    "alias": (lambda x: linalg.det(x), "'torch.linalg.det')"),
-    "captured": (lambda x: det(x), "'torch.linalg.det'), or leave it out, and call it by this"),
-    "method": (lambda x: x.det(), "'torch.Tensor.det')"),
-    "method of a result": (lambda x: (x + 1).det(), "'torch.Tensor.det')"),
-    "decomposed": (lambda x: torch.logdet(x), "'torch.logdet')"),
+    "function": (lambda x: torch.linalg.matrix_exp(x), "'torch.linalg.matrix_exp')"),
+    "inner": (lambda x: (torch.linalg.matrix_exp(x + 1)).relu(), "'torch.linalg.matrix_exp')"),
+    "alias": (lambda x: linalg.matrix_exp(x), "'torch.linalg.matrix_exp')"),
+    "captured": (lambda x: matrix_exp(x), "'torch.linalg.matrix_exp'), and call it by this"),
+    "method": (lambda x: x.matrix_exp(), "'torch.Tensor.matrix_exp')"),
+    "method of a result": (lambda x: (x + 1).matrix_exp(), "'torch.Tensor.matrix_exp')"),
+    "decomposed": (lambda x: torch.linalg.cond(x), "'torch.linalg.cond')"),
     "functional": (lambda x: torch.special.bessel_j0(x), "'torch.special.bessel_j0')"),
     "two lines": (
-        lambda x: torch.linalg.inv(
+        lambda x: torch.linalg.svdvals(
             x,
         ),
-        "'torch.linalg.inv')",
+        "'torch.linalg.svdvals')",
     ),
     "not torch's": (lambda x: shifted(x), "'torch.special.bessel_j0')"),
     "a module's": (nn.Sequential(Bare()), "'torch.special.bessel_j0')"),

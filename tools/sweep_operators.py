@@ -66,6 +66,9 @@ TAKEN = [
     "__rand__",
     *(f"linalg.{name}" for name in ("norm", "vector_norm", "matrix_norm", "matrix_power")),
     *(f"linalg.{name}" for name in ("cross", "diagonal", "vecdot", "vander", "multi_dot")),
+    *(f"linalg.{name}" for name in ("inv", "inv_ex", "det", "slogdet", "solve", "solve_ex")),
+    *(f"linalg.{name}" for name in ("solve_triangular", "cholesky", "cholesky_ex")),
+    *("logdet", "cholesky", "cholesky_solve"),
 ]
 
 _HEAD = """# Converters, judged by PyTorch's own samples

@@ -14,6 +14,7 @@ FAMILIES = (
     "arithmetic",
     "complex_numbers",
     "fourier",
+    "linalg",
     "running",
     "sorting",
     "special",

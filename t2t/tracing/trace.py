@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.backends import opt_einsum  # up to torch 2.8, nothing else imports it
 from torch.utils import dlpack
 
 from t2t import registry
@@ -337,9 +338,9 @@ def _prepare_torch(
     stack.enter_context(failures_unlogged())
     stack.enter_context(torch.no_grad())
     stack.enter_context(eager())
-    if torch.backends.opt_einsum.is_available():
+    if opt_einsum.is_available():
         # It looks for the best order of products by plain numbers.
-        stack.enter_context(torch.backends.opt_einsum.flags(enabled=False))
+        stack.enter_context(opt_einsum.flags(enabled=False))
     stack.callback(recorder.constants.restore)
     _patch_torch(stack, tracer, module)
     if sizes is not None:

@@ -54,7 +54,8 @@ RANDOM = (
 )
 
 NO_CONVERTER = (
-    "this operator has no converter; write one with @t2t.converter({name!r}), or leave it out"
+    "this operator has no converter; leave it in PyTorch with partial=True, or write one with "
+    "@t2t.converter({name!r})"
 )
 
 _BY_OFFSET = (
