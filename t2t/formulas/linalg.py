@@ -26,10 +26,10 @@ MOST_ROWS = 16
 def _rows(a: torch.Tensor) -> int:
     """Return the number of rows of matrices, for each of which there is a step."""
     rows = static_size(a.shape[-1])
-    if rows is None or not 0 < rows <= MOST_ROWS:
+    if rows is None or rows > MOST_ROWS:
         raise UnsupportedArgumentError(
             f"matrices of {a.shape[-1]} rows: elimination is written out step by step; "
-            f"supported: 1 to {MOST_ROWS}"
+            f"supported: up to {MOST_ROWS}"
         )
     return rows
 
@@ -45,6 +45,9 @@ def _eliminated(
     """
     rows = torch.arange(_rows(a))
     table = a if b is None else torch.cat([a, b], -1)
+    if not len(rows):
+        ones = torch.ones(a.shape[:-2], dtype=a.dtype)
+        return table[..., len(rows) :], a.diagonal(dim1=-2, dim2=-1), ones
     sign, pivots = torch.ones_like(a[..., 0, 0]), []
     for step in range(len(rows)):
         largest = table[..., step:, step].abs().argmax(-1, keepdim=True) + step
@@ -63,11 +66,15 @@ def _eliminated(
 
 def _factors(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what stands for the LU factors, which no function of torch shows, and the swaps."""
-    return torch.full_like(a, math.nan), torch.zeros_like(a[..., 0], dtype=torch.int32)
+    return torch.full_like(a, math.nan), torch.zeros_like(
+        a.diagonal(dim1=-2, dim2=-1), dtype=torch.int32
+    )
 
 
 def _info(failed: torch.Tensor) -> torch.Tensor:
     """Return the number of the first step that failed, counted from 1; 0 where none did."""
+    if not failed.shape[-1]:
+        return torch.zeros(failed.shape[:-1], dtype=torch.int32)
     steps = torch.arange(1, failed.shape[-1] + 1)
     first = torch.where(failed, steps, failed.shape[-1] + 1).amin(-1)
     return torch.where(failed.any(-1), first, 0).to(torch.int32)
@@ -135,6 +142,8 @@ def cholesky_ex(
         squares.append(rest[..., step])
         column = rest / rest[..., step : step + 1].sqrt()
         columns.append(torch.where(rows < step, 0, column))
+    if not columns:
+        return self.clone(), _info(self.diagonal(dim1=-2, dim2=-1))
     info = _info(~(torch.stack(squares, -1) > 0))
     factor = torch.stack(columns, -2 if upper else -1)
     return torch.where((info != 0)[..., None, None], math.nan, factor), info
@@ -161,7 +170,7 @@ def solve_triangular(
         for other, x in solved.items():
             rest = rest - a[..., step, other].unsqueeze(-1) * x
         solved[step] = rest if unitriangular else rest / a[..., step, step].unsqueeze(-1)
-    return torch.stack([solved[step] for step in order], -2)
+    return torch.stack([solved[step] for step in order], -2) if solved else B.clone()
 
 
 @formula("aten::cholesky_solve", precision="sensitive")

@@ -339,11 +339,19 @@ class Tracer:
         # Where a formula leads back to its operator, there is none.
         plain = not random and (info.name, is_complex) not in self._running
         converter, output, problem = None, NotImplemented, ""
+        refusal: ConversionError | None = None
         for way in complex_ways(operator) if is_complex else ways(operator):
             if isinstance(way, Formula):
                 result = NotImplemented
-                if plain:
-                    result = self._decompose(info, way, args, kwargs, is_complex)
+                try:
+                    if plain:
+                        result = self._decompose(info, way, args, kwargs, is_complex)
+                except (UnsupportedArgumentError, UnsupportedOperatorError) as error:
+                    if self.recorder.formulas or error.located:
+                        raise
+                    # The call may be left to PyTorch, or its result be unused.
+                    refusal = error
+                    break
                 if result is not NotImplemented:
                     problem = self._disagreement(operator, args, kwargs, tensors, result)
                     if problem:
@@ -362,7 +370,7 @@ class Tracer:
         call = self.recorder.call(info.name, converter, args, kwargs)
         if converter is None and call.problem is None:
             text = problem or (RANDOM if random else self._no_converter(operator, info))
-            call.problem = UnsupportedOperatorError(text)
+            call.problem = refusal or UnsupportedOperatorError(text)
         if is_complex:
             call.problem = UnsupportedOperatorError(COMPLEX)
         output = self.recorder.run(operator, args, kwargs) if output is NotImplemented else output
