@@ -1,6 +1,7 @@
 """CUDA graphs: what is recorded, when, for how long; on the CPU, with stand-ins that are strict."""
 
 import copy
+import gc
 import io
 import threading
 
@@ -37,7 +38,9 @@ def engine():
 
 @pytest.fixture
 def capture():
-    return StandInCapture()
+    gc.freeze()  # of what other tests have left, nothing is searched for memory
+    yield StandInCapture()
+    gc.unfreeze()
 
 
 @pytest.fixture

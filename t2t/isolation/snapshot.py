@@ -59,6 +59,7 @@ _FOREIGN = frozenset(
     (
         "torch", "t2t", "numpy", "sympy", "logging", "threading", "_thread", "concurrent",
         "asyncio", "weakref", "_weakref", "importlib", "abc", "typing", "tensorrt", "tensorrt_rtx",
+        "_pytest",  # which each assert of a test leads to
     )
 )  # fmt: skip
 _FOREIGN_CODE = _FOREIGN | (sys.stdlib_module_names - {"__main__"})
