@@ -254,7 +254,8 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
     if engine is None or program is None or weights is None:
         why = converted.details.get("refittable")
         raise EngineError(
-            f"its weights are not known by the original's names: {why}. {_ADVICE}"
+            f"its weights are not known by the original's names: {why}"
+            + (f". {_ADVICE}" if converted.details.get("original") else "")
             if why
             else "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
