@@ -422,7 +422,9 @@ class TRTModule(torch.nn.Module):
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
 
-    def refit(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> TRTModule:
+    def refit(
+        self, state_dict: Mapping[str, Any], *, strict: bool = True, keep_scales: bool = False
+    ) -> TRTModule:
         """Return a module with new weights, given by their names in the original module.
 
         Each of the engine's weights is computed of them as the conversion has done: cast,
@@ -431,18 +433,21 @@ class TRTModule(torch.nn.Module):
         Args:
             state_dict: the original's ``state_dict`` with other values, in any floating type.
             strict: all entries must be there; otherwise, those that are not keep their values.
+            keep_scales: of a module with int8 or fp8, keep the scales of its activations, which
+                calibration found with the old weights. The scales of weights always follow.
 
         Returns:
             Another module, with the same settings; this one stays as it is.
 
         Raises:
             ConversionError: an entry is missing, unknown, of another shape, or of those from which
-                the network gets more than weights; the text says what to do.
+                the network gets more than weights; or scales of activations might not fit any more,
+                without ``keep_scales``. The text says what to do.
             EngineError: the module was not converted with ``refittable=True``, or the engine
                 cannot be loaded on the current GPU or does not take a weight.
         """
         made = TRTModule()
-        made._fill(refitted(self._filled(), state_dict, strict), self.device)
+        made._fill(refitted(self._filled(), state_dict, strict, keep_scales), self.device)
         made.require_engine, made.cuda_graph = self.require_engine, self.cuda_graph
         return made
 
