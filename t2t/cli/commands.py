@@ -166,6 +166,7 @@ def missing(*, given: Given, max_batch_size: int | None) -> Result:
 @click.option("--baseline", "source", default="", metavar="SOURCE", help="The module, beside it.")
 @model_options
 @click.option("--torch-compile", is_flag=True, help="Time torch.compile of the module, too.")
+@click.option("--cuda-graph", is_flag=True, help="Time the engine with CUDA graphs, too.")
 @engine_option
 @drawing_options
 @device_option
@@ -179,6 +180,7 @@ def bench(
     runs: int,
     warmup: int,
     torch_compile: bool,
+    cuda_graph: bool,
     require_engine: bool,
 ) -> Result:
     """Time CHECKPOINT on this machine, and with --baseline the module beside it.
@@ -200,6 +202,7 @@ def bench(
         kwargs,
         baseline=given.open().module if given.source else None,
         torch_compile=torch_compile,
+        cuda_graph=cuda_graph,
         runs=runs,
         warmup=warmup,
         require_engine=require_engine,
