@@ -552,6 +552,18 @@ def standing_in(monkeypatch):
     return bytes(head)
 
 
+def test_what_is_different_in_two_builds(folder):
+    line = ("convert", "users:make", *NET, "--no-verify")
+    for name, *options in (("a",), ("b",), ("half", "--fp16")):
+        good(*line, *options, "-o", f"{name}.pt")
+    assert data("inspect", "a.pt", "--diff", "b.pt") == {"diff": []}
+    assert "are the same build" in good("inspect", "a.pt", "--diff", "b.pt").stdout
+    found = data("inspect", "a.pt", "--diff", "half.pt", code=1)["diff"]
+    assert any(line.startswith("+") and "fp16" in line for line in found)
+    assert "fp16" in run("inspect", "a.pt", "--diff", "half.pt").stdout
+    assert run("inspect", "a.pt", "--diff", "none.pt").exit_code == 2
+
+
 def test_engines_that_run_here(folder, standing_in):
     Path("net.engine").write_bytes(standing_in)
     (folder / "users.py").write_text(

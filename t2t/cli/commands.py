@@ -92,14 +92,26 @@ def verify(
 
 @click.command()
 @click.argument("file", type=CHECKPOINT)
+@click.option("--diff", type=CHECKPOINT, help="Another build: show what is different in it.")
 @reporting
-def inspect(*, file: Path) -> Result:
-    """Show what FILE takes, returns and was built for: a checkpoint, a bundle or an engine."""
+def inspect(*, file: Path, diff: Path | None) -> Result:
+    """Show what FILE takes, returns and was built for: a checkpoint, a bundle or an engine.
+
+    With --diff, exit code 1 where the other one differs.
+    """
+    import torch
+
     from t2t.cli import converted as parts
     from t2t.errors import EngineError
     from t2t.files import read_tensors
     from t2t.module import TRTModule, load
 
+    if diff is not None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        first, second = (parts.load_converted(path, device).inspect() for path in (file, diff))
+        text = first.diff(second)
+        lines = [text or f"{file} and {diff} are the same build"]
+        return Result({"diff": text.splitlines()}, lines, DISAGREES if text else 0)
     files = [path for path in file.rglob("*") if path.is_file()] if file.is_dir() else [file]
     data: dict[str, Any] = {
         "file": str(file),
