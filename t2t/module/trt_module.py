@@ -387,6 +387,41 @@ class TRTModule(torch.nn.Module):
                 part.engine.weight_streaming_budget = budget
                 part.engine.release()
 
+    @property
+    def runtime_cache(self) -> Path | None:
+        """A file of the kernels that TensorRT-RTX compiles for the GPU in the first calls; or None.
+
+        The engine reads it when it is loaded, so setting it frees the engine. It is written by
+        `save_runtime_cache`, for GPUs of one kind; what does not fit is compiled as without it. It
+        is no part of the checkpoint.
+        """
+        engine = self._filled().engine
+        return None if engine is None else engine.runtime_cache
+
+    @runtime_cache.setter
+    def runtime_cache(self, path: str | os.PathLike[str] | None) -> None:
+        engine = self._filled().engine
+        if engine is None:
+            raise EngineError(f"this module has no engine of its own, only {self._instead}")
+        origins = [one.origin for one in (engine, *engine.others)]
+        if path is not None and all(x is not None and x.backend == "tensorrt" for x in origins):
+            raise EngineError(
+                "TensorRT compiles everything when it builds; a runtime cache is TensorRT-RTX's"
+            )
+        engine.runtime_cache = None if path is None else Path(path)
+        engine.release()
+
+    def save_runtime_cache(self) -> None:
+        """Write what TensorRT-RTX has compiled in the calls so far to the file `runtime_cache`.
+
+        Raises:
+            EngineError: there is nothing to write, as the engine has not run here.
+        """
+        engine = self._filled().engine
+        if engine is None:
+            raise EngineError(f"this module has no engine of its own, only {self._instead}")
+        engine.save_runtime_cache()
+
     def release(self) -> None:
         """Free the memory of all GPUs that calls have taken; the next call loads again.
 
