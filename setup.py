@@ -81,7 +81,8 @@ setup(
     # 0.06 s to import; typer would put its own annotations in between.
     # rich: progress bars and tables that behave on terminals, in logs and in notebooks.
     # typing_extensions: `override` before Python 3.12; it comes with torch.
-    # xxhash: keys of the engine cache. hashlib's functions take a third of the time of a build.
+    # xxhash: keys of the engine cache, where hashlib's functions take a third of the time of a
+    # build, and checksums of checkpoints, where zlib's CRC-32 takes as long as reading the file.
     install_requires=["torch>=2.8", "numpy", "click>=8.2", "rich", "typing_extensions", "xxhash"],
     extras_require={
         "rtx": RTX,

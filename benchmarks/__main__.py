@@ -17,6 +17,7 @@ from rich.table import Table
 from benchmarks import (
     command_line,
     conversion,
+    deployment,
     dynamic,
     engine_cache,
     execution,
@@ -36,6 +37,7 @@ FAMILIES: dict[str, Callable[[], list[Figures]]] = {
     "memory": memory.figures,
     "execution": execution.figures,
     "command_line": command_line.figures,
+    "deployment": deployment.figures,
     "quantization": quantization.figures,
     "tuning": tuning.figures,
 }

@@ -22,6 +22,8 @@ from t2t.verification.tables import WIDTH, html_table, text_table
 __all__ = ["Benchmark", "Timing", "benchmark"]
 
 _OVERHEAD = "host overhead"
+_EAGER = "eager"
+_GRAPH = "engine, CUDA graph"
 _HEAD = ("", "p50", "p90", "p99", "calls/s", "memory")
 
 
@@ -30,7 +32,7 @@ class Timing:
     """The runs of one module.
 
     Attributes:
-        name: "engine", "host overhead", "eager" or "torch.compile".
+        name: "engine", "engine, CUDA graph", "host overhead", "eager" or "torch.compile".
         seconds: time of each run; on a GPU between two CUDA events around the call, on a CPU until
             the call returns.
         total: seconds from the first call until the results of all are there.
@@ -84,9 +86,10 @@ class Benchmark:
     @property
     def speedup(self) -> float | None:
         """Median of the original over that of the engine; None where either did not run."""
-        if not self.ran_on.is_engine or len(self.timings) < 2:
+        eager = [timing for timing in self.timings if timing.name == _EAGER]
+        if not self.ran_on.is_engine or not eager:
             return None
-        return self.timings[1].percentile(50) / self.timings[0].percentile(50)
+        return eager[0].percentile(50) / self.timings[0].percentile(50)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -115,7 +118,7 @@ class Benchmark:
                 "is no time of TensorRT's.",
             ]
         if self.speedup is not None:
-            text.append(f"{self.speedup:.2f} times as fast as {self.timings[1].name}")
+            text.append(f"{self.speedup:.2f} times as fast as {_EAGER}")
         return [line for part in text for line in textwrap.wrap(part, WIDTH)]
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -144,6 +147,7 @@ def benchmark(
     *,
     baseline: Callable[..., Any] | None = None,
     torch_compile: bool = False,
+    cuda_graph: bool = False,
     runs: int = 100,
     warmup: int = 10,
     require_engine: bool = False,
@@ -161,9 +165,11 @@ def benchmark(
         kwargs: more keyword arguments.
         baseline: the original in eval mode, on the same device.
         torch_compile: measure ``torch.compile(baseline)``, too.
+        cuda_graph: measure the engine without and with CUDA graphs; by default as the module's own
+            setting says.
         runs: how many runs count.
         warmup: how many runs before do not; compilation and tuning happen in the first ones, so at
-            least one does with ``torch_compile``.
+            least one does with ``torch_compile`` and ``cuda_graph``.
         require_engine: raise where the engine does not run; the environment variable
             T2T_REQUIRE_ENGINE=1 does the same.
 
@@ -189,16 +195,27 @@ def benchmark(
     if reason and required:
         raise EngineError(f"the engine does not run: {reason}")
     todo: list[tuple[str, Callable[..., Any]]] = [(name, runner)]
+    graphs = {} if reason or not cuda_graph else {name: False, _GRAPH: True}
+    if graphs:
+        todo.append((_GRAPH, runner))
     if baseline is not None:
-        todo.append(("eager", baseline))
+        todo.append((_EAGER, baseline))
     if baseline is not None and torch_compile:
         todo.append(("torch.compile", torch.compile(baseline)))
     timings = []
-    for label, module in todo:
-        run = functools.partial(module, *args, **keywords)
-        before = max(warmup, 1) if label == "torch.compile" else warmup
-        with torch.no_grad():
-            timings.append(_timed(label, run, device, runs, before))
+    engines = _engines(module_trt)
+    own = {part: engine.cuda_graph for part, engine in engines.items()}
+    try:
+        for label, module in todo:
+            for part, engine in engines.items():
+                engine.cuda_graph = graphs.get(label, own[part])
+            run = functools.partial(module, *args, **keywords)
+            before = max(warmup, 1) if label in ("torch.compile", _GRAPH) else warmup
+            with torch.no_grad():
+                timings.append(_timed(label, run, device, runs, before))
+    finally:
+        for part, engine in engines.items():
+            engine.cuda_graph = own[part]
     if not reason:
         timings[0] = replace(timings[0], memory=_with_scratch(timings[0], module_trt, device))
     details = {} if isinstance(module_trt, PartialModule) else module_trt.details

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import torch
 
 from t2t.backend import use
 from t2t.building import (
+    Profile,
     build,
     built_for,
     check_capabilities,
@@ -44,7 +45,15 @@ from t2t.runtime.refitting import refitted_plan
 from t2t.tracing.weights import WeightRecorder
 from t2t.tuning import Trials, tuned
 
-__all__ = ["computed_in", "convert", "convert_submodules", "refit"]
+__all__ = [
+    "build_engine",
+    "check_refit",
+    "checked_options",
+    "computed_in",
+    "convert",
+    "convert_submodules",
+    "refit",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -270,10 +279,7 @@ def convert_submodules(
         ConversionError: a module of ``modules`` does not convert, or nothing does.
     """
     check_module(model)
-    known = [name for name in _OPTIONS if name not in _OF_PARTS]
-    refuse_unknown({name: x for name, x in options.items() if name not in known}, known)
-    options = {**{name: _DEFAULTS[name] for name in known}, **options}
-    check_options(options)
+    options = checked_options(options, _OF_PARTS)
     with use(options["backend"]):
         return _convert_parts(model, inputs, kwargs, options, None, modules, torch_executed_modules)
 
@@ -310,22 +316,48 @@ def refit(
     check_module(module)
     if isinstance(module, TRTModule):
         raise ConversionError("the new weights come from the original module, not a converted one")
-    known = [name for name in _OPTIONS if name not in (*_OF_PARTS, "backend", "keep_program")]
-    refuse_unknown({name: x for name, x in options.items() if name not in known}, known)
-    check_options({**_DEFAULTS, **options})
+    was_refittable = converted.details.get("refittable") is not None
+    options = {"refittable": was_refittable, **options}
+    options = checked_options(options, (*_OF_PARTS, "backend", "keep_program"))
+    check_refit(converted)
+    with use(converted.details["backend"]):
+        made = _convert_whole(module, inputs, kwargs, refit=converted, **options)[0]
+    made.require_engine, made.cuda_graph = converted.require_engine, converted.cuda_graph
+    return made
+
+
+def check_refit(converted: TRTModule) -> None:
+    """Raise EngineError unless it has one engine, with its program, to put weights into."""
     if converted.engine is None or converted.program is None:
         raise EngineError(
             "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
         )
-    was_refittable = converted.details.get("refittable") is not None
-    options = {"refittable": was_refittable, **options}
     if converted.engine.others:
         raise EngineError("it has several plans, and one GPU refits one: refit each, then add_plan")
-    with use(converted.details["backend"]):
-        made = _convert_whole(module, inputs, kwargs, refit=converted, **options)[0]
-    made.require_engine, made.cuda_graph = converted.require_engine, converted.cuda_graph
-    return made
+
+
+def checked_options(
+    options: Mapping[str, Any], without: Collection[str], reasons: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return options of `convert`, with the defaults of those that are not given.
+
+    Args:
+        options: what was given.
+        without: names of options that are none here, and are left out of the result.
+        reasons: for options of `convert` that have no meaning here, why.
+
+    Raises:
+        OptionError: an option is unknown, has no meaning here or has a wrong value.
+    """
+    reasons = reasons or {}
+    for name, value in options.items():
+        if name in reasons and value is not _DEFAULTS[name]:
+            raise OptionError(f"{name}={value!r}: {reasons[name]}")
+    known = [name for name in _OPTIONS if name not in without]
+    refuse_unknown([name for name in options if name not in known], known)
+    check_options({**_DEFAULTS, **options})
+    return {name: options.get(name, _DEFAULTS[name]) for name in known}
 
 
 def _convert_partial(
@@ -548,8 +580,7 @@ def _engine(
     convert_again: Callable[[torch.nn.Module], Conversion] | None = None,
 ) -> TRTModule:
     """Build the engine of a network."""
-    network, capabilities = conversion.network, options["compute_capabilities"]
-    check_quantized(quantized_types(network.raw), capabilities)
+    network = conversion.network
     program = None
     if options["keep_program"] or options["cache_dir"] is not None:
         program = capture(network.raw, network.weights, network.sizes())
@@ -557,30 +588,18 @@ def _engine(
     if conversion.weights is not None and convert_again is not None and options["keep_program"]:
         assert program is not None
         weights = _weight_map(conversion.weights, program, original, convert_again)
-    started = time.perf_counter()
-    previous: TRTModule | None = options.get("refit")
-    if previous is None:
-        plan: PlanData = build(
-            network.raw,
-            builder=conversion.builder,
-            profiles=conversion.profiles(),
-            **{name: options[name] for name in _OF_BUILDER},
-            program=program,
-        )
-        compute_capabilities = built_for(capabilities)
-        facts = {name: options[name] for name in ("weight_streaming", "dla_core")}
-    else:
-        assert program is not None
-        plan = _refitted(previous, conversion.signature, program)
-        compute_capabilities = tuple(previous.details["compute_capabilities"])
-        facts = {name: previous.details.get(name) for name in ("weight_streaming", "dla_core")}
-    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
+    plan, facts = build_engine(
+        network.raw,
+        conversion.builder,
+        conversion.signature,
+        conversion.profiles(),
+        program,
+        options,
+    )
     return TRTModule(
         plan,
         conversion.signature,
         program if options["keep_program"] else None,
-        precision=computed_in(network.raw),
-        compute_capabilities=compute_capabilities,
         original=original,
         quantization=conversion.quantization,
         state=conversion.state,
@@ -588,8 +607,57 @@ def _engine(
         low_precision_io=low_precision_io,
         plugins=network.plugins,
         weights=weights,
-        built=facts,
+        **facts,
     )
+
+
+def build_engine(
+    network: Any,
+    builder: Any,
+    signature: Signature,
+    profiles: Sequence[Profile],
+    program: Program | None,
+    options: Mapping[str, Any],
+) -> tuple[PlanData, dict[str, Any]]:
+    """Build a finished network as options say, or put its weights into an engine that there is.
+
+    Args:
+        network: the INetworkDefinition.
+        builder: the builder that made it.
+        signature: its inputs and outputs.
+        profiles: the ranges of its dynamic inputs.
+        program: the network, read back; needed for a refit.
+        options: those of `convert`; "refit" is the module whose engine gets the weights.
+
+    Returns:
+        The plan, and what a TRTModule is told of it: its keyword arguments.
+
+    Raises:
+        BuildError: TensorRT's builder refuses the network.
+        ConversionError: with "refit", the network differs in more than weights.
+        EngineError: that engine does not take a weight.
+    """
+    capabilities = options["compute_capabilities"]
+    check_quantized(quantized_types(network), capabilities)
+    started = time.perf_counter()
+    previous: TRTModule | None = options.get("refit")
+    if previous is None:
+        plan: PlanData = build(
+            network,
+            builder=builder,
+            profiles=profiles,
+            **{name: options[name] for name in _OF_BUILDER},
+            program=program,
+        )
+        built_on, facts = built_for(capabilities), {name: options[name] for name in _KEPT}
+    else:
+        assert program is not None
+        plan = _refitted(previous, signature, program)
+        built_on = tuple(previous.details["compute_capabilities"])
+        facts = {name: previous.details.get(name) for name in _KEPT}
+    _log.info("plan of %.1f MB in %.2f s", len(plan) / 1e6, time.perf_counter() - started)
+    precision = computed_in(network)
+    return plan, {"precision": precision, "compute_capabilities": built_on, "built": facts}
 
 
 def _weight_map(
@@ -638,6 +706,9 @@ _OF_BUILDER = (
     "configure",
     "progress",
 )
+
+# What a checkpoint says of how the plan was built.
+_KEPT = ("weight_streaming", "dla_core")
 
 _DEFAULTS = {
     name: parameter.default

@@ -18,8 +18,8 @@ from torch.export import Dim
 
 from t2t import dtypes
 from t2t.backend import create_network, error_text, forget_errors, logger, trt, use
-from t2t.building import build, built_for, check_capabilities, create_builder
-from t2t.conversion import computed_in
+from t2t.building import Profile, check_capabilities, check_dla, create_builder
+from t2t.conversion import build_engine, check_refit, checked_options, computed_in
 from t2t.errors import (
     BackendError,
     ConversionError,
@@ -34,7 +34,7 @@ from t2t.sizes.declared import Declared, declare
 from t2t.sizes.given import Leaves
 from t2t.verification import verify as compare
 
-__all__ = ["from_onnx"]
+__all__ = ["REASONS", "from_onnx"]
 
 _RANDOM = (
     "RandomNormal",
@@ -48,28 +48,48 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 _UINT8 = 2  # TensorProto.UINT8
 # What a dynamic dimension without a largest size is tried with.
 _EXAMPLE = 16
+_SHAPES = ("min_shapes", "opt_shapes", "max_shapes", "dynamic_shapes", "max_batch_size")
+_NO_NAMES = "a file of ONNX has none; t2t.from_onnx(file, refit=model_trt) takes another file's"
+REASONS: Mapping[str, str] = {
+    name: reason
+    for names, reason in (
+        (
+            "fp16 bf16 float64_as_float32 fp32_modules fp32_ops low_precision_io tolerance "
+            "tuning_inputs",
+            "the file says what it computes in: write it in other types, or convert the module",
+        ),
+        (
+            "int8 fp8 weight_only calibration calibration_method int8_exclude",
+            "the file says what is quantized, by QuantizeLinear and DequantizeLinear: write it "
+            "with these, or convert the module",
+        ),
+        (
+            "partial torch_executed_ops torch_executed_modules min_block_size ignore_dropout",
+            "there is no PyTorch behind a file of ONNX: convert the module",
+        ),
+        (
+            "dla_modules",
+            "a file of ONNX has no modules: dla_core takes all layers that can run there",
+        ),
+        ("input_names output_names", "the names are those of the file"),
+        (
+            "profiles shape_examples narrow_shapes",
+            "a file of ONNX gets one profile: give min_shapes, opt_shapes and max_shapes, or "
+            "dynamic_shapes",
+        ),
+    )
+    for name in names.split()
+}
+"""Options of `convert` that have no meaning for a file of ONNX, and why."""
 
 
 def from_onnx(
     model: str | os.PathLike[str] | bytes,
     *,
-    min_shapes: Any = None,
-    opt_shapes: Any = None,
-    max_shapes: Any = None,
-    dynamic_shapes: Any = None,
-    max_batch_size: int | None = None,
     verify: bool = True,
     rtol: float | None = None,
-    keep_program: bool = True,
-    backend: str | None = None,
-    workspace: int | None = None,
-    optimization_level: int | None = None,
-    tf32: bool = False,
-    compute_capabilities: Sequence[str] = (),
-    timing_cache: str | os.PathLike[str] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    configure: Callable[[Any], None] | None = None,
-    progress: bool | None = None,
+    refit: TRTModule | None = None,
+    **options: Any,
 ) -> TRTModule:
     """Convert an ONNX model to TensorRT; it computes in the types that the model has.
 
@@ -77,83 +97,75 @@ def from_onnx(
 
     Args:
         model: a file (weights may lie beside it), or its bytes.
-        min_shapes: smallest shape of each input, in order or by name. Every dynamic dimension needs
-            a range; those of one name in the model are one size.
-        opt_shapes: the shapes to optimize for; by default the largest.
-        max_shapes: largest shape of each input.
-        dynamic_shapes: instead of these, ``{dim: size}`` for each input, as `t2t.convert` takes it.
-        max_batch_size: dimension 0 of every input is one batch size, from 1 to this.
         verify: compare the network, as the reference executor runs it, with ONNX's reference
             evaluator, or onnxruntime where it is installed, on random inputs of the shapes to
             optimize for and the smallest.
         rtol: as in `t2t.verify`.
-        keep_program: as in `t2t.convert`, like the following ones.
-        backend: "tensorrt" or "tensorrt_rtx".
-        workspace: most scratch memory that a layer may use, in bytes.
-        optimization_level: 0 to 5.
-        tf32: let fp32 matrix products round to 10 bits of mantissa.
-        compute_capabilities: GPUs to build for; TensorRT-RTX only.
-        timing_cache: a file of kernel timings.
-        cache_dir: a folder of engines that are not built again.
-        configure: gets the IBuilderConfig last.
-        progress: show bars on stderr.
+        refit: what an earlier call with ``refittable=True`` returned: its engine gets the weights
+            of this model, which must be the same but for these, and nothing is built.
+        options: of `t2t.convert`. Every dynamic dimension needs a range: by ``min_shapes``,
+            ``opt_shapes`` (by default the largest) and ``max_shapes``, in order or by name; by
+            ``dynamic_shapes``; or by ``max_batch_size`` for dimension 0 of every input. Dimensions
+            of one name in the model are one size. All options of the builder are taken
+            (``cache_dir``, ``refittable``, ``weight_streaming``, ``compute_capabilities``,
+            ``dla_core``, ``configure``, ...), and ``keep_program``. Those that choose types or
+            parts are refused: the file says these.
 
     Returns:
         A module that takes the model's inputs in order or by name, and returns its output, or a
         tuple of its outputs.
 
     Raises:
+        OptionError: an option is unknown, has a wrong value or no meaning for a file.
         ConversionError: the file is no ONNX model, or the parser refuses it, changes a type of it
-            or would do otherwise than ONNX says.
+            or would do otherwise than ONNX says; with ``refit``, it differs in more than weights.
         ShapeError: a dynamic dimension has no range, or a wrong one.
         VerificationError: the network gives other outputs than ONNX.
         BuildError: TensorRT's builder refuses the network.
+        EngineError: the engine of ``refit`` cannot get new weights here.
         BackendError: TensorRT or the package onnx is not installed.
     """
-    with use(backend):
-        check_capabilities(compute_capabilities)
+    options = checked_options(options, (), REASONS)
+    if refit is not None:
+        check_refit(refit)
+        options |= {"refit": refit, "backend": refit.details["backend"]}
+        options["refittable"] = refit.details.get("refittable") is not None
+    with use(options["backend"]):
+        check_capabilities(options["compute_capabilities"])
+        check_dla(options["dla_core"])
         proto, path = _read(model)
         _check(proto)
         builder = create_builder()
         network, parser = _parse(proto, path, builder)
         _check_dynamic(proto, network)
-        declared = _sizes(
-            network, min_shapes, opt_shapes, max_shapes, dynamic_shapes, max_batch_size
-        )
+        declared = _sizes(network, *(options[name] for name in _SHAPES))
         signature = _signature(network, proto, declared)
         for note in declared.notes:
             warnings.warn(note, ShapeWarning, stacklevel=2)
         program = capture(network)
-        dynamic = {
+        dynamic: Profile = {
             spec.name: (spec.min_shape, spec.opt_shape, spec.max_shape)
             for spec in signature.inputs
             if spec.min_shape is not None
+            and spec.opt_shape is not None
+            and spec.max_shape is not None
         }
-        converted = TRTModule(None, signature, program, precision=computed_in(network))
         if verify:
-            _verify(proto, path, converted, rtol)
-        plan = build(
-            network,
-            builder=builder,
-            profiles=[dynamic] if dynamic else [],  # type: ignore[list-item]
-            workspace=workspace,
-            optimization_level=optimization_level,
-            tf32=tf32,
-            compute_capabilities=compute_capabilities,
-            timing_cache=timing_cache,
-            cache_dir=cache_dir,
-            program=program,
-            configure=configure,
-            progress=progress,
-        )
+            checked = TRTModule(None, signature, program, precision=computed_in(network))
+            _verify(proto, path, checked, rtol)
+        profiles = [dynamic] if dynamic else []
+        plan, facts = build_engine(network, builder, signature, profiles, program, options)
         del parser  # it owns the weights that the builder reads
-        return TRTModule(
+        made = TRTModule(
             plan,
             signature,
-            converted.program if keep_program else None,
-            precision=converted.precision,
-            compute_capabilities=built_for(compute_capabilities),
+            program if options["keep_program"] else None,
+            weights=_NO_NAMES if options["refittable"] else None,
+            **facts,
         )
+    if refit is not None:
+        made.require_engine, made.cuda_graph = refit.require_engine, refit.cuda_graph
+    return made
 
 
 def _onnx(name: str) -> Any:

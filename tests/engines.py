@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -139,7 +138,7 @@ class StandInEngine:
         return [list(part) for part in self.profiles[profile_index][name]]
 
     def create_runtime_config(self) -> Any:
-        return SimpleNamespace(dynamic_shapes_kernel_specialization_strategy=None)
+        return StandInConfig()
 
     def create_execution_context(self, *, runtime_config: Any = None) -> Any:
         if len(self.contexts) >= self.most_contexts:
@@ -158,6 +157,49 @@ class StandInInspector:
         assert format == trt.LayerInformationFormat.JSON
         names = [info.name for info in [*self.engine.inputs, *self.engine.outputs]]
         return json.dumps({"Layers": list(self.engine.layers), "Bindings": names})
+
+
+class StandInConfig:
+    """IRuntimeConfig of TensorRT-RTX."""
+
+    __slots__ = ("cache", "dynamic_shapes_kernel_specialization_strategy")
+
+    def __init__(self) -> None:
+        self.dynamic_shapes_kernel_specialization_strategy: Any = None
+        self.cache: StandInCache | None = None
+
+    def create_runtime_cache(self) -> Any:
+        return StandInCache()
+
+    def set_runtime_cache(self, cache: Any) -> bool:
+        assert isinstance(cache, StandInCache)
+        self.cache = cache
+        return True
+
+
+class StandInCache:
+    """IRuntimeCache: the names of kernels, one for each set of input shapes."""
+
+    HEAD = b"kernels\n"
+
+    def __init__(self) -> None:
+        self.kernels: set[str] = set()
+        self.compiled = 0
+
+    def deserialize(self, blob: bytes) -> bool:
+        assert isinstance(blob, bytes)
+        if not blob.startswith(self.HEAD):
+            self.kernels = {"garbage"}
+            return False
+        self.kernels = set(blob[len(self.HEAD) :].decode().split("\n"))
+        return True
+
+    def serialize(self) -> Any:
+        return self.HEAD + "\n".join(sorted(self.kernels)).encode()
+
+    def compile(self, name: str) -> None:
+        self.compiled += name not in self.kernels
+        self.kernels.add(name)
 
 
 class StandInContext:
@@ -236,6 +278,8 @@ class StandInContext:
         if self.fails:
             return False
         time.sleep(0.002)  # a chance for other threads
+        if self.runtime_config is not None and self.runtime_config.cache is not None:
+            self.runtime_config.cache.compile(str(self.shapes))
         with self.stream(stream_handle):
             done = self.write(stream_handle)
         self.busy = not done

@@ -44,6 +44,8 @@ OBJECTS = {
     "t2t/plugins/sizes.py": {"builder": "IExprBuilder"},
     "t2t/runtime/plans.py": {"runtime": "Runtime", "engine": "ICudaEngine"},
     "t2t/runtime/idle.py": {},
+    "t2t/runtime/kernels.py": {"engine": "ICudaEngine", "config": "IRuntimeConfig"}
+    | {"_config": "IRuntimeConfig", "cache": "IRuntimeCache"},
     "t2t/runtime/inspection.py": {"engine": "ICudaEngine"},
     "t2t/runtime/outputs.py": {},
     "t2t/runtime/execution.py": {"_engine": "ICudaEngine", "context": "IExecutionContext"},
@@ -51,12 +53,19 @@ OBJECTS = {
 # Asked for by feature, or only where backend.is_rtx().
 RTX_ONLY = {
     ("ComputeCapability", None),
+    ("DynamicShapesKernelSpecializationStrategy", None),
     ("EngineInvalidityDiagnostics", None),
     ("EngineValidity", None),
     ("EngineValidity", "INVALID"),
     ("IBuilderConfig", "get_compute_capability"),
     ("IBuilderConfig", "num_compute_capabilities"),
     ("IBuilderConfig", "set_compute_capability"),
+    ("IRuntimeCache", "deserialize"),
+    ("ICudaEngine", "create_runtime_config"),
+    ("IRuntimeCache", "serialize"),
+    ("IRuntimeConfig", "create_runtime_cache"),
+    ("IRuntimeConfig", "set_runtime_cache"),
+    ("IRuntimeConfig", "dynamic_shapes_kernel_specialization_strategy"),
     ("Runtime", "get_engine_validity"),
 }
 

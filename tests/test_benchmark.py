@@ -11,7 +11,7 @@ from torch import nn
 import t2t
 from t2t.errors import EngineError, ShapeError
 from t2t.runtime import Execution
-from tests.engines import Info, StandInEngine
+from tests.engines import Info, StandInCapture, StandInEngine
 
 CPU = torch.device("cpu")
 X = torch.rand(2, 3)
@@ -91,6 +91,28 @@ def test_an_engine_is_timed_beside_the_original(converted):
     assert engine["memory_bytes"] is None, "a CPU has no memory of its own to count"
     assert "times as fast as eager" in str(report)
     assert "<table>" in report._repr_html_()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_with_and_without_cuda_graphs(converted, own):
+    module, capture = with_engine(converted), StandInCapture()
+    module.engine.load(CPU)._capture = capture
+    module.cuda_graph = own
+    report = t2t.benchmark(module, [X], baseline=Slow().eval(), cuda_graph=True, runs=4, warmup=0)
+    assert [timing.name for timing in report.timings] == ["engine", "engine, CUDA graph", "eager"]
+    assert [graph.replays for graph in capture.graphs] == [5]
+    assert module.cuda_graph is own
+    eager, engine = report.timings[2].percentile(50), report.timings[0].percentile(50)
+    assert report.speedup == pytest.approx(eager / engine)
+    report = t2t.benchmark(module, [X], runs=2, warmup=0)
+    assert [timing.name for timing in report.timings] == ["engine"]
+    assert sum(graph.replays for graph in capture.graphs) == (7 if own else 5)
+    report = t2t.benchmark(converted, [X], cuda_graph=True, runs=2)
+    assert [timing.name for timing in report.timings] == ["host overhead"]
+    module.engine.load(CPU)._no_graph = "something waits"
+    with pytest.raises(EngineError, match="does not run in a CUDA graph"):
+        t2t.benchmark(module, [torch.rand(4, 3)], cuda_graph=True, runs=2)
+    assert module.cuda_graph is own
 
 
 def test_percentiles_are_of_the_runs():

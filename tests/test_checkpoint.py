@@ -18,6 +18,7 @@ from torch import nn
 import t2t
 from t2t.errors import CheckpointError, EngineError
 from t2t.files import read_tensors
+from t2t.module import FORMAT
 from t2t.reference import Program
 from t2t.reference.shared import _SMALLEST, Place, find
 
@@ -178,7 +179,7 @@ def test_checkpoints_of_format_1_are_read():
         torch.testing.assert_close(result["out"][0], expected, rtol=1e-5, atol=1e-5)
     assert module.precision == "fp16"
     assert module.engine.plan.numel() == 64
-    assert json.loads(module.state_dict()["metadata"])["format"] == 2
+    assert json.loads(module.state_dict()["metadata"])["format"] == FORMAT
     assert torch.equal(loaded(module.state_dict())(x, scale=1)["out"][0], result["out"][0])
 
 

@@ -231,6 +231,33 @@ def test_options_of_convert(folder):
     assert [spec["name"] for spec in found["inputs"] + found["outputs"]] == ["a", "b", "c", "d"]
 
 
+def test_calibration(folder):
+    for number in range(3):
+        (folder / "seen").mkdir(exist_ok=True)
+        inputs = [torch.full((2, 3), number), torch.rand(2, 3, 4)]
+        torch.save(inputs, f"seen/{number}.pt" if number else "seen/0.pth")
+    (folder / "seen" / "notes.txt").write_text("no inputs")
+    files = [word for n in (0, 1, 2) for word in ("--calibration", f"seen/{n}.pt")]
+    files[1] = "seen/0.pth"
+    line = ("convert", "users:make", *NET, "--int8", "--no-verify")
+    good(*line, "--calibration", "seen", "-o", "folder.pt")
+    good(*line, *files, "-o", "files.pt")
+    ours, theirs = (t2t.load(f"{name}.pt") for name in ("folder", "files"))
+    assert ours.quantization
+    assert ours.details == theirs.details
+    good(*line, *files[:2], "-o", "one.pt")
+    assert t2t.load("one.pt").details["quantization"] != ours.details["quantization"]
+    (folder / "empty").mkdir()
+    for words, *more in (
+        ("need --calibration",),
+        ("holds no .pt or .pth files", "--calibration", "empty"),
+    ):
+        result = run(*line, *more, "-o", "no.pt")
+        assert result.exit_code == 2
+        assert words in result.stderr
+    assert not (folder / "no.pt").exists()
+
+
 def test_what_stays_in_float32(folder):
     torch.save(torch.rand(1, 3, 8, 8), "more.pt")
     small = ("convert", "users:image", "--shape", "1x3x8x8", "-o", "net.pt", "--fp16")
@@ -523,6 +550,18 @@ def standing_in(monkeypatch):
     head = bytearray(64)
     head[:4], head[24:28] = b"ftrt", bytes([10, 13, 3, 9])
     return bytes(head)
+
+
+def test_what_is_different_in_two_builds(folder):
+    line = ("convert", "users:make", *NET, "--no-verify")
+    for name, *options in (("a",), ("b",), ("half", "--fp16")):
+        good(*line, *options, "-o", f"{name}.pt")
+    assert data("inspect", "a.pt", "--diff", "b.pt") == {"diff": []}
+    assert "are the same build" in good("inspect", "a.pt", "--diff", "b.pt").stdout
+    found = data("inspect", "a.pt", "--diff", "half.pt", code=1)["diff"]
+    assert any(line.startswith("+") and "fp16" in line for line in found)
+    assert "fp16" in run("inspect", "a.pt", "--diff", "half.pt").stdout
+    assert run("inspect", "a.pt", "--diff", "none.pt").exit_code == 2
 
 
 def test_engines_that_run_here(folder, standing_in):

@@ -1,5 +1,6 @@
 """ONNX files through TensorRT's parser; what the parser gets wrong is refused or mended."""
 
+import inspect
 import json
 
 import numpy as np
@@ -9,13 +10,20 @@ from click.testing import CliRunner
 from torch import nn
 
 import t2t
+from t2t.backend import trt
 from t2t.cli import main
 from t2t.errors import (
     ConversionError,
+    EngineError,
+    OptionError,
     ShapeError,
     UnsupportedOperatorError,
     VerificationError,
 )
+from t2t.onnx import REASONS
+from tests.test_refit import load
+
+__all__ = ["load"]  # a fixture
 
 onnx = pytest.importorskip("onnx")
 
@@ -328,12 +336,22 @@ def test_the_command_line(exported, tmp_path, monkeypatch):
     assert list((tmp_path / "engines").iterdir())
     x = torch.rand(3, 3, 8, 8)
     torch.testing.assert_close(t2t.load("net.pt")(x), net(x), rtol=1e-4, atol=1e-5)
-    assert run("--shape", "image=1..4x3x8x8", "-o", "net.pt").exit_code == 0
+    shape = ("--shape", "image=1..4x3x8x8", "-o", "net.pt")
+    assert run(*shape, "--weight-streaming", "--no-program", "--workspace", "1G").exit_code == 0
+    assert t2t.load("net.pt").details["weight_streaming"] is True
+    assert t2t.load("net.pt").program is None
     for words, *args in (
         ("needs a range", "-o", "no.pt"),
-        ("--fp16 is for PyTorch modules", "-o", "no.pt", "--fp16"),
-        ("--dla-core is for PyTorch modules", "-o", "no.pt", "--dla-core", "0"),
-        ("--weight-streaming is for", "-o", "no.pt", "--weight-streaming"),
+        ("--fp16 is for PyTorch modules: the file says what it", "-o", "no.pt", "--fp16"),
+        (
+            "has no DLA" if t2t.backend.is_rtx() else "DLA cores",
+            *["-o", "no.pt", "--dla-core", "0"],
+        ),
+        ("--dla-module is for", "-o", "no.pt", "--dla-module", "a"),
+        ("--int8 is for PyTorch modules: the file says what is", "-o", "no.pt", "--int8"),
+        ("--partial is for", "-o", "no.pt", "--partial"),
+        ("--require-engine is for", "-o", "no.pt", "--require-engine"),
+        ("--device is for", "-o", "no.pt", "--device", "cpu"),
         ("--fp32-module is for", "-o", "no.pt", "--fp32-module", "a"),
         ("sizes have no steps", "-o", "no.pt", "--shape", "2..8:2x3x8x8"),
         ("name all inputs", "-o", "no.pt", "--shape", "a=1", "--shape", "2"),
@@ -342,3 +360,92 @@ def test_the_command_line(exported, tmp_path, monkeypatch):
         assert result.exit_code == 2
         assert words in result.output
         assert not (tmp_path / "no.pt").exists()
+
+
+def weighted(seed):
+    """Return a model of a product with a weight, then an addition."""
+    numbers = np.random.default_rng(seed)
+    w, b = (numbers.standard_normal(s).astype(np.float32) for s in ((3, 4), (4,)))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        helper.make_node("Add", ["m", "b"], ["y"], "sum"),
+    ]
+    constants = [("w", w), ("b", b)]
+    return model(nodes, [("x", ["n", 3])], [("y", ["n", 4])], constants)
+
+
+def test_the_options_of_the_builder(tmp_path):
+    seen = []
+    data = weighted(0)
+    options = {"max_batch_size": 4, "cache_dir": tmp_path / "engines", "configure": seen.append}
+    first = t2t.from_onnx(data, **options, weight_streaming=True, keep_program=False)
+    again = t2t.from_onnx(data, **options, weight_streaming=True)
+    assert first.engine.plan.equal(again.engine.plan)
+    assert len(list((tmp_path / "engines").iterdir())) == 1
+    assert seen[0].get_flag(trt.BuilderFlag.WEIGHT_STREAMING)
+    assert first.program is None
+    first.weight_streaming_budget = 1 << 20
+    plain = t2t.from_onnx(data, **options)
+    assert len(list((tmp_path / "engines").iterdir())) == 2
+    with pytest.raises(EngineError, match="cannot stream"):
+        plain.weight_streaming_budget = 1 << 20
+    # Equal networks are one module for several GPUs.
+    other = t2t.from_onnx(data, max_batch_size=4, optimization_level=1, workspace=1 << 30)
+    if not torch.equal(other.engine.plan, again.engine.plan):
+        again.add_plan(other)
+    agrees(data, again, torch.rand(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fp16": True}, "fp16=True: the file says what it computes in"),
+        ({"fp32_ops": ["aten::softmax"]}, "the file says what it computes in"),
+        ({"int8": True}, "by QuantizeLinear"),
+        ({"partial": True}, "no PyTorch behind"),
+        ({"dla_modules": ["a"]}, "has no modules"),
+        ({"input_names": ["a"]}, "those of the file"),
+        ({"profiles": []}, "one profile"),
+        ({"workspace": 1.5}, "it takes a number of bytes"),
+        ({"cuda_graph": True}, "model_trt.cuda_graph = True"),
+        ({"cachedir": "x"}, "did you mean cache_dir"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(options, words):
+    with pytest.raises(OptionError, match=words):
+        t2t.from_onnx(weighted(0), max_batch_size=4, **options)
+
+
+def test_every_option_of_convert_is_taken_or_refused():
+    known = set(inspect.signature(t2t.convert).parameters)
+    assert known >= set(REASONS)
+    taken = known - set(REASONS) - {"module", "inputs", "kwargs", "unknown"}
+    assert taken >= {"cache_dir", "refittable", "weight_streaming", "dla_core", "configure"}
+
+
+def test_weights_of_another_file(load):
+    def off(config):
+        # Only where there is a GPU, the builder makes such engines.
+        config.clear_flag(trt.BuilderFlag.REFIT)
+
+    options = {"max_batch_size": 4, "configure": off}
+    made = t2t.from_onnx(weighted(0), refittable=True, **options)
+    stand_in = load(made)
+    newer = t2t.from_onnx(weighted(1), refit=made, max_batch_size=4)
+    assert bytes(newer.engine.plan.numpy()) == b"a refitted plan"
+    assert len(stand_in.given) == 2
+    for n in (2, 4):
+        x = torch.randn(n, 3)
+        agrees(weighted(1), newer, x)
+        agrees(weighted(0), made, x)
+        assert torch.equal(stand_in.program.run([x])["y"], newer.program.run([x])["y"])
+    with pytest.raises(EngineError, match=r"a file of ONNX has none; t2t.from_onnx\(file, refit="):
+        made.refit({})
+    with pytest.raises(ConversionError, match="takes or returns something else"):
+        t2t.from_onnx(weighted(1), refit=made, max_batch_size=5)
+    other = weighted(1).replace(b"product", b"another")
+    with pytest.raises(ConversionError, match="more than weights has changed"):
+        t2t.from_onnx(other, refit=made, max_batch_size=4)
+    without = t2t.from_onnx(weighted(0), keep_program=False, **options)
+    with pytest.raises(EngineError, match="only one engine with its program"):
+        t2t.from_onnx(weighted(1), refit=without, max_batch_size=4)

@@ -116,6 +116,31 @@ def test_inspect_where_the_engine_loads(converted):
     assert "ProfilingVerbosity" not in str(full.inspect("cpu"))
 
 
+def test_two_builds_are_compared(converted):
+    def layer(name, kind, form):
+        return {"Name": name, "LayerType": kind, "Outputs": [{"Format/Datatype": form}]}
+
+    def build(*layers):
+        return with_engine(converted, layers)[0].inspect("cpu")
+
+    conv, last = layer("first.conv/convolution", "Convolution", "Half"), layer("exp", "PW", "Float")
+    first = build(conv, layer("first/add", "PW", "Half"), last)
+    assert first.layers[0].formats == "Half"
+    assert first.diff(build(conv, layer("first/add", "PW", "Half"), last)) == ""
+    wide = first.diff(build(conv, layer("first/add", "PW", "Float"), last)).splitlines()
+    assert [line[:24] for line in wide] == ["-  first/add  PW Half  f", "+  first/add  PW Float  "]
+    joined_up = first.diff(build(layer("first.conv/convolution + first/add", "C", "Half"), last))
+    assert [line[0] for line in joined_up.splitlines()] == list("-+--+")
+    assert "engine of 3 layers" in joined_up
+    # Where none loads, the networks tell.
+    again = t2t.convert(Model().eval(), [X]).inspect("cpu")
+    assert converted.inspect("cpu").diff(again) == ""
+    batched = t2t.convert(Model().eval(), [X], max_batch_size=4).inspect("cpu")
+    lines = converted.inspect("cpu").diff(batched).splitlines()
+    assert "-takes x: float32 (1, 3, 8, 8)" in lines
+    assert any(line[0] == "+" and "first/add" in line and "batch" in line for line in lines)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the engine may load here")
 def test_inspect_where_it_does_not(converted):
     found = converted.inspect()

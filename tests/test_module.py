@@ -21,7 +21,7 @@ from t2t import backend
 from t2t.building import build, create_builder
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.io import Signature, TensorSpec, flatten
-from t2t.module import ReferenceExecutionWarning, TRTModule
+from t2t.module import FORMAT, ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
 from t2t.runtime import Engine, Execution
 from tests.engines import Info, StandInEngine
@@ -204,7 +204,7 @@ def test_a_checkpoint_is_the_plan_a_text_and_the_program(module):
     state = module.state_dict()
     assert state["engine"].dtype == torch.uint8
     assert state["engine"].data_ptr() == module.engine.plan.data_ptr()
-    assert json.loads(state["metadata"])["format"] == 2
+    assert json.loads(state["metadata"])["format"] == FORMAT
     others = set(state) - {"engine", "metadata", "checksum"}
     assert others == {"program.program", "program.weights.0"}
 

@@ -16,7 +16,7 @@ from torch import nn
 import t2t
 from t2t import registry
 from t2t.errors import CheckpointError, ConversionError, EngineError, OptionError
-from t2t.module.checkpoint import _summary, _text_checksum
+from t2t.module.checkpoint import FORMAT, _summary, _text_checksum
 from t2t.operator_data import find_operator
 from t2t.partition import levels
 from tests.cases import TORCH
@@ -680,7 +680,7 @@ def test_steps_that_were_not_changed_are_read(state: dict[str, Any]) -> None:
     module = t2t.TRTModule()
     module.load_state_dict(tampered(state, lambda data: None))
     check(made(spectrum), module, X)
-    assert json.loads(state["metadata"])["format"] == 3
+    assert json.loads(state["metadata"])["format"] == FORMAT
 
 
 def test_damage_is_seen(state: dict[str, Any]) -> None:

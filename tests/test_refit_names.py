@@ -227,7 +227,13 @@ def test_scales_of_quantized_weights_follow(load, options):
         with pytest.raises(EngineError, match="takes no new ones for them"):
             converted.refit(model.state_dict())
         return
-    newer = converted.refit(model.state_dict())
+    if "int8" in options:
+        assert converted.refit({}, strict=False).engine.plan.equal(converted.engine.plan)
+        with pytest.raises(ConversionError, match=r"were measured with .* keep_scales=True keeps"):
+            converted.refit(model.state_dict())
+        with pytest.raises(ConversionError, match="keep_scales=True"):
+            converted.refit({"2.bias": torch.ones(4)}, strict=False)
+    newer = converted.refit(model.state_dict(), keep_scales="int8" in options)
     again = convert(model, [x], **options)
     changed = 0
     for mine, wanted, old in zip(
@@ -374,3 +380,31 @@ def test_a_real_engine(model, place):
         y = converted(x)
         assert converted.ran_on.is_engine
         assert torch.linalg.norm(y - wanted) <= 1e-4 * torch.linalg.norm(wanted)
+
+
+def test_merged_lora(load):
+    """The usual partial update: some projections of a transformer get a product of low rank."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 5, 16)
+    converted = convert(model, [x])
+    stand_in = load(converted)
+    targets = ("self_attn.in_proj_weight", "linear1.weight")
+    before, newer = copy.deepcopy(model.state_dict()), converted
+    for scale in (0.5, 0.25):  # one adapter, then another in its place
+        merged = {
+            name: w + scale * torch.randn(len(w), 2) @ torch.randn(2, w.shape[1])
+            for name, w in before.items()
+            if name.endswith(targets)
+        }
+        assert len(merged) == 4
+        model.load_state_dict(before | merged)
+        newer = newer.refit(merged, strict=False)
+        check(stand_in, newer, model, x)
+        stand_in = load(newer)
+    assert len(stand_in.keys()) > 4
+    # Taken out again, it is as it was.
+    back = {name: before[name] for name in merged}
+    again = newer.refit(back, strict=False).program
+    assert torch.equal(again.run([x])["output"], converted.program.run([x])["output"])

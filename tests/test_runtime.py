@@ -10,16 +10,19 @@ import pytest
 import torch
 
 from t2t import backend
+from t2t.backend import trt
 from t2t.building import build, create_builder
 from t2t.errors import EngineError, ShapeError
+from t2t.module import TRTModule
 from t2t.reference import capture
 from t2t.runtime import Engine, Execution, as_plan, deserialize, origin_of
 from t2t.runtime.execution import ALIGNMENT, ready
 from t2t.runtime.inspection import describe
-from tests.engines import Info, StandInEngine
+from tests.engines import Info, StandInCapture, StandInEngine
 from tests.networks import RANGE, conv_relu, weights
 
 CPU = torch.device("cpu")
+HEAD = b"ftrt" + bytes(20) + bytes([10, 13, 3, 9]) + bytes(36)  # a plan of TensorRT
 F32 = torch.float32
 
 
@@ -415,3 +418,58 @@ def test_copies_and_pickles_take_the_plan_along(plan):
     restored = pickle.loads(pickle.dumps(engine))
     assert bytes(restored.plan.numpy()) == plan
     assert "built by tensorrt_rtx" in repr(restored)
+
+
+@pytest.mark.skipif(not backend.is_rtx(), reason="only TensorRT-RTX compiles at run time")
+@pytest.mark.filterwarnings("error")
+def test_what_was_compiled_is_kept_in_a_file(plan, program, tmp_path):
+    path, stand_ins = tmp_path / "net.pt.cache", []
+
+    def start(runtime_cache=path):
+        """Begin a process: the module is loaded, and its engine where it is first called."""
+        module = TRTModule(plan, None, program)
+        module.runtime_cache = runtime_cache
+        stand_ins.append(conv_engine(program))
+        file = module.engine.runtime_cache
+        module.engine.set_execution(CPU, Execution(stand_ins[-1], CPU, runtime_cache=file))
+        return module
+
+    def check(module, rows):
+        x = torch.rand(rows, 3, 8, 8)
+        torch.testing.assert_close(module(x), expected(x), rtol=1e-5, atol=1e-5)
+        kernels = module.engine.load(CPU).kernels
+        return None if kernels is None else kernels.cache.compiled
+
+    first = start()
+    assert [check(first, rows) for rows in (1, 2, 1, 2)] == [1, 2, 2, 2]
+    assert not path.exists()
+    first.save_runtime_cache()
+    second = start(str(path))
+    assert second.runtime_cache == path
+    assert [check(second, rows) for rows in (2, 3)] == [0, 1]
+    for damage in (b"", b"kernel", b"of another version"):
+        path.write_bytes(damage)
+        third = start()
+        assert check(third, 2) == 1
+    third.save_runtime_cache()
+    assert check(start(), 2) == 0
+    plain = start(None)
+    assert check(plain, 1) is None
+    assert stand_ins[-1].contexts[0].runtime_config is None
+    with pytest.raises(EngineError, match="nothing was compiled"):
+        plain.save_runtime_cache()
+    with pytest.raises(EngineError, match="a runtime cache is TensorRT-RTX's"):
+        TRTModule(HEAD, first.signature).runtime_cache = path
+    with pytest.raises(EngineError, match="only a program"):
+        TRTModule(program=program).runtime_cache = path
+
+
+@pytest.mark.skipif(not backend.is_rtx(), reason="only TensorRT-RTX compiles at run time")
+def test_kernels_of_cuda_graphs_are_kept_too(program, tmp_path):
+    engine = conv_engine(program)
+    execution = Execution(engine, CPU, StandInCapture(), tmp_path / "cache")
+    execution.run({"x": torch.rand(2, 3, 8, 8)}, cuda_graph=True)
+    config = engine.contexts[0].runtime_config
+    assert config.cache is execution.kernels.cache
+    eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+    assert config.dynamic_shapes_kernel_specialization_strategy == eager

@@ -155,3 +155,50 @@ def test_a_model_that_is_there_stays(tmp_path):
     assert "exists already" in result.stderr
     assert (model / "config.pbtxt").read_text() == "edited"
     assert [path.name for path in (tmp_path / "repository").iterdir()] == ["net"]
+
+
+def test_versions_and_instances(tmp_path, read):
+    options = ("--instances", "3", "--batching")
+    assert run(tmp_path, signature(), *options).exit_code == 0
+    model = tmp_path / "repository" / "net"
+    before = (model / "config.pbtxt").read_text()
+    [group] = read(before).instance_group
+    assert (group.count, group.kind) == (3, type(group).KIND_GPU)
+    for version in ("2", "12"):
+        result = run(tmp_path, signature(), *options, "--version", version)
+        assert result.exit_code == 0, result.stderr
+        assert (model / version / "model.plan").read_bytes() == bytes(HEAD)
+    assert (model / "config.pbtxt").read_text() == before
+    for words, made, *more in (
+        ("exists already", signature(), *options, "--version", "2"),
+        ("all versions share it", signature(), "--version", "3"),
+        ("all versions share it", signature(low=2), "--version", "3"),
+    ):
+        result = run(tmp_path, made, *more)
+        assert result.exit_code == 2
+        assert words in result.stderr
+    assert sorted(path.name for path in model.iterdir()) == ["1", "12", "2", "config.pbtxt"]
+    assert run(tmp_path, signature(), "--name", "new", "--version", "7").exit_code == 0
+    assert (tmp_path / "repository" / "new" / "7" / "model.plan").exists()
+
+
+def test_a_bundle_has_the_description(tmp_path, read):
+    TRTModule(bytes(HEAD), signature()).export(tmp_path / "net")
+    config = read((tmp_path / "net" / "config.pbtxt").read_text())
+    assert (config.name, config.platform) == ("model", "tensorrt_plan")
+    assert [x.name for x in config.input] == ["x", 'an "id"']
+    assert "repository/model/1/model.plan" in (tmp_path / "net" / "README.md").read_text()
+    result = CliRunner().invoke(
+        main, ["triton", str(tmp_path / "net"), "-o", str(tmp_path / "repository")]
+    )
+    assert result.exit_code == 0, result.stderr
+    scalar = signature(outputs=[TensorSpec("y", torch.bool, ())])
+    rtx = bytearray(HEAD)
+    rtx[:4] = b"vtrt"
+    for name, made, head, words in (
+        ("scalar", scalar, HEAD, "Triton cannot serve it: output 'y' has no dimensions"),
+        ("rtx", signature(), rtx, "loads plans of TensorRT only"),
+    ):
+        TRTModule(bytes(head), made).export(tmp_path / name)
+        assert not (tmp_path / name / "config.pbtxt").exists()
+        assert words in (tmp_path / name / "README.md").read_text()

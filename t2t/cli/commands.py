@@ -92,14 +92,26 @@ def verify(
 
 @click.command()
 @click.argument("file", type=CHECKPOINT)
+@click.option("--diff", type=CHECKPOINT, help="Another build: show what is different in it.")
 @reporting
-def inspect(*, file: Path) -> Result:
-    """Show what FILE takes, returns and was built for: a checkpoint, a bundle or an engine."""
+def inspect(*, file: Path, diff: Path | None) -> Result:
+    """Show what FILE takes, returns and was built for: a checkpoint, a bundle or an engine.
+
+    With --diff, exit code 1 where the other one differs.
+    """
+    import torch
+
     from t2t.cli import converted as parts
     from t2t.errors import EngineError
     from t2t.files import read_tensors
     from t2t.module import TRTModule, load
 
+    if diff is not None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        first, second = (parts.load_converted(path, device).inspect() for path in (file, diff))
+        text = first.diff(second)
+        lines = [text or f"{file} and {diff} are the same build"]
+        return Result({"diff": text.splitlines()}, lines, DISAGREES if text else 0)
     files = [path for path in file.rglob("*") if path.is_file()] if file.is_dir() else [file]
     data: dict[str, Any] = {
         "file": str(file),
@@ -166,6 +178,7 @@ def missing(*, given: Given, max_batch_size: int | None) -> Result:
 @click.option("--baseline", "source", default="", metavar="SOURCE", help="The module, beside it.")
 @model_options
 @click.option("--torch-compile", is_flag=True, help="Time torch.compile of the module, too.")
+@click.option("--cuda-graph", is_flag=True, help="Time the engine with CUDA graphs, too.")
 @engine_option
 @drawing_options
 @device_option
@@ -179,6 +192,7 @@ def bench(
     runs: int,
     warmup: int,
     torch_compile: bool,
+    cuda_graph: bool,
     require_engine: bool,
 ) -> Result:
     """Time CHECKPOINT on this machine, and with --baseline the module beside it.
@@ -200,6 +214,7 @@ def bench(
         kwargs,
         baseline=given.open().module if given.source else None,
         torch_compile=torch_compile,
+        cuda_graph=cuda_graph,
         runs=runs,
         warmup=warmup,
         require_engine=require_engine,

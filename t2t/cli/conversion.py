@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from t2t.cli.options import (
+    CHECKPOINT,
     EXISTING_FILE,
     FOLDER,
     NEW_FILE,
@@ -99,8 +100,8 @@ _DISAGREES = (
 @click.option(
     "--calibration",
     multiple=True,
-    type=EXISTING_FILE,
-    help="For --int8 and --fp8: inputs saved by torch.save (repeatable), or scales (.json).",
+    type=CHECKPOINT,
+    help="For --int8 and --fp8: inputs saved by torch.save, a folder of these, or scales (.json).",
 )
 @click.option(
     "--calibration-method",
@@ -223,6 +224,10 @@ def convert(
         options |= {"calibration": calibration, "require_engine": require_engine}
         converted = convert_onnx(given, options, configure=change, verify=verifying, rtol=rtol)
         return parts.written(converted, None, targets, time.perf_counter() - started, [])
+    if (options["int8"] or options["fp8"]) and not calibration:
+        raise Refusal(
+            "--int8 and --fp8 need --calibration: inputs such as the module will see, or scales"
+        )
     source = given.open()
     example = given.example(source)
     if verifying and not options["keep_program"] and given.place.type == "cpu":
@@ -270,7 +275,15 @@ def _calibration(paths: Sequence[Path], device: torch.device) -> Any:
 def _inputs(paths: Sequence[Path], device: torch.device) -> list[Any] | None:
     from t2t.files import read_tensors
 
-    return [read_tensors(path, "file of inputs", device) for path in paths] or None
+    files: list[Path] = []
+    for path in paths:
+        found = [path]
+        if path.is_dir():
+            found = sorted(x for x in path.iterdir() if x.suffix in (".pt", ".pth"))
+            if not found:
+                raise Refusal(f"{path} holds no .pt or .pth files, which torch.save wrote")
+        files += found
+    return [read_tensors(path, "file of inputs", device) for path in files] or None
 
 
 def _check_targets(output: Path, engine: Path | None, bundle: Path | None) -> None:

@@ -9,22 +9,10 @@ from t2t.cli.options import Given
 from t2t.cli.running import Refusal, stage
 from t2t.cli.shapes import InputShape, ShapeNotationError, resolve
 from t2t.module import TRTModule
-from t2t.onnx import from_onnx
+from t2t.onnx import REASONS, from_onnx
 
 __all__ = ["convert_onnx"]
 
-_TAKEN = (
-    "backend",
-    "cache_dir",
-    "compute_capabilities",
-    "keep_program",
-    "max_batch_size",
-    "optimization_level",
-    "progress",
-    "tf32",
-    "timing_cache",
-    "workspace",
-)
 # They have a value where nothing was said.
 _IGNORED = ("calibration_method", "min_block_size")
 
@@ -48,16 +36,15 @@ def convert_onnx(
         "example": given.examples,
     }
     named |= {"constant": given.constants, "values": given.values}
-    named |= {name: x for name, x in options.items() if name not in (*_TAKEN, *_IGNORED)}
+    named |= {"device": given.device, "require_engine": options["require_engine"]}
+    named |= {name: x for name, x in options.items() if name in REASONS and name not in _IGNORED}
     for name, value in named.items():
-        if value or (value == 0 and value is not False):
+        if value:
             flag = name.removesuffix("s") if isinstance(value, tuple) else name
-            raise Refusal(
-                f"--{flag.replace('_', '-')} is for PyTorch modules: {given.source} is converted "
-                "as it is, in the types that it has"
-            )
+            reason = REASONS.get(name, f"{given.source} is converted and compared as it is")
+            raise Refusal(f"--{flag.replace('_', '-')} is for PyTorch modules: {reason}")
     stage(f"converting {given.source}")
-    taken = {name: options[name] for name in _TAKEN}
+    taken = {name: x for name, x in options.items() if name not in (*named, *_IGNORED)}
     return from_onnx(
         given.source,
         **_shapes(given.shapes),

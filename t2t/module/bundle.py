@@ -6,6 +6,7 @@ module.pt       the rest of the checkpoint, for `t2t.load`
 samples/        inputs and the outputs that belong to them, as raw bytes (little-endian);
                 index.txt has a line for each: kind, file, type, rank, sizes, name
 run.cpp         a program that runs the engine on the samples, with a CMakeLists.txt
+config.pbtxt    what Triton is told of the engine; only where its TensorRT backend can load it
 README.md       how to use these
 """
 
@@ -26,6 +27,7 @@ from t2t.files import folder_written_whole, read_tensors
 from t2t.io import TensorSpec
 from t2t.module.checkpoint import Converted
 from t2t.module.ran_on import RanOn
+from t2t.module.triton import model_config, unchecked
 from t2t.runtime import as_plan, origin_of
 from t2t.version import __version__
 
@@ -96,7 +98,8 @@ def write_bundle(
         }
         text = json.dumps(bindings, indent=2) + "\n"
         (folder / _BINDINGS).write_text(text, encoding="utf-8")
-        (folder / "README.md").write_text(_readme(converted, samples), encoding="utf-8")
+        triton = _write_triton(folder, converted)
+        (folder / "README.md").write_text(_readme(converted, samples, triton), encoding="utf-8")
 
 
 def read_bundle(path: Path) -> dict[str, Any]:
@@ -147,6 +150,29 @@ def _write_program(folder: Path, converted: Converted, samples: Mapping[str, Any
         (folder / name).write_text(text, encoding="utf-8")
 
 
+def _write_triton(folder: Path, converted: Converted) -> str:
+    """Write Triton's description of the engine, and say how to use it, or why there is none."""
+    assert converted.engine is not None
+    origin = converted.engine.origin
+    if origin is None or origin.backend != "tensorrt":
+        return (
+            f"Triton's TensorRT backend loads plans of TensorRT only, and this one is of {origin}: "
+            'convert with `backend="tensorrt"` for it.'
+        )
+    try:
+        text = model_config("model", converted.signature)
+    except EngineError as error:
+        return f"Triton cannot serve it: {error}."
+    notes = "".join(f"# {note}\n" for note in unchecked(converted.signature, False))
+    (folder / "config.pbtxt").write_text(notes + text, encoding="utf-8")
+    return (
+        f"Triton with TensorRT {origin.version} serves it from a repository of this form; `t2t "
+        "triton` writes one with batching, instances and versions:\n\n"
+        "```bash\nmkdir -p repository/model/1\ncp config.pbtxt repository/model/\n"
+        f"cp {_ENGINE} repository/model/1/model.plan\n```"
+    )
+
+
 def _tolerance(converted: Converted) -> float:
     """Return the relative error that the engine's other order of sums may make."""
     if converted.details.get("quantization"):
@@ -154,7 +180,7 @@ def _tolerance(converted: Converted) -> float:
     return RTOL.get(converted.details.get("precision") or "", RTOL["fp16"])
 
 
-def _readme(converted: Converted, samples: Any) -> str:
+def _readme(converted: Converted, samples: Any, triton: str) -> str:
     signature, details = converted.signature, converted.details
     engine = converted.engine
     assert engine is not None
@@ -196,6 +222,7 @@ def _readme(converted: Converted, samples: Any) -> str:
             "```bash\ncmake -B build -DTENSORRT_ROOT=<where TensorRT is> && cmake --build build\n"
             "build/run\n```"
         )
+    lines.append(triton)
     return "\n\n".join(lines) + "\n"
 
 

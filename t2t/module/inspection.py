@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,13 @@ class EngineLayer:
     lines: tuple[str, ...] = ()
     seconds: float | None = None
     details: Mapping[str, Any] | None = None
+
+    @property
+    def formats(self) -> str:
+        """Types and memory formats of its outputs; "" where the engine does not say them."""
+        outputs = (self.details or {}).get("Outputs") or ()
+        found = [one.get("Format/Datatype") for one in outputs if isinstance(one, Mapping)]
+        return ", ".join(dict.fromkeys(str(one) for one in found if one))
 
     @property
     def place(self) -> str:
@@ -111,6 +119,7 @@ class Inspection:
             loaded.
         layers: the engine's layers; empty where it cannot be loaded.
         reason: why it cannot be loaded here, or "".
+        program: the network, where it was kept.
     """
 
     text: str
@@ -120,6 +129,21 @@ class Inspection:
     engine: Mapping[str, Any]
     layers: tuple[EngineLayer, ...]
     reason: str = ""
+    program: Program | None = None
+
+    def diff(self, other: Inspection) -> str:
+        """Return what is different in another build; "" where nothing is.
+
+        That is inputs and outputs, sizes, versions and precision, and the engines' layers, each
+        with its kind, formats and lines; where one of the engines cannot be loaded, the networks'.
+        Lines with "-" are of this build, those with "+" of the other one.
+        """
+        is_loaded = not (self.reason or other.reason)
+        ours, theirs = (
+            str(one) if is_loaded else f"{one.text}\n{one.program or ''}" for one in (self, other)
+        )
+        found = difflib.unified_diff(ours.splitlines(), theirs.splitlines(), n=0, lineterm="")
+        return "\n".join(line for line in found if line[:3] not in ("---", "+++", "@@ "))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -155,7 +179,10 @@ class Inspection:
             )
         if self.layers and not any(layer.kind for layer in self.layers):
             lines.append(_FULL)
-        return [*lines, *(f"  {x.name}  {x.kind}  {x.place}".rstrip() for x in self.layers)]
+        for layer in self.layers:
+            kind = " ".join(filter(None, (layer.kind, layer.formats)))
+            lines.append(f"  {layer.name}  {kind}  {layer.place}".rstrip())
+        return lines
 
     def __str__(self) -> str:
         return "\n".join([self.text, *self.engine_lines()])
@@ -245,14 +272,15 @@ def inspected(converted: Converted, text: str, device: torch.device) -> Inspecti
     engine, signature = converted.engine, converted.signature.to_data()
     details = dict(converted.details)
     if engine is None:
-        return Inspection(text, signature, details, 0, {}, (), "there is none")
+        return Inspection(text, signature, details, 0, {}, (), "there is none", converted.program)
     size = engine.plan.numel()
     try:
         execution = engine.load(device)
     except EngineError as error:
-        return Inspection(text, signature, details, size, {}, (), str(error))
-    layers = engine_layers(execution.layers(), converted.program)
-    return Inspection(text, signature, details, size, execution.describe(), layers)
+        return Inspection(text, signature, details, size, {}, (), str(error), converted.program)
+    program, described = converted.program, execution.describe()
+    layers = engine_layers(execution.layers(), program)
+    return Inspection(text, signature, details, size, described, layers, program=program)
 
 
 def profiled(

@@ -387,6 +387,41 @@ class TRTModule(torch.nn.Module):
                 part.engine.weight_streaming_budget = budget
                 part.engine.release()
 
+    @property
+    def runtime_cache(self) -> Path | None:
+        """A file of the kernels that TensorRT-RTX compiles for the GPU in the first calls; or None.
+
+        The engine reads it when it is loaded, so setting it frees the engine. It is written by
+        `save_runtime_cache`, for GPUs of one kind; what does not fit is compiled as without it. It
+        is no part of the checkpoint.
+        """
+        engine = self._filled().engine
+        return None if engine is None else engine.runtime_cache
+
+    @runtime_cache.setter
+    def runtime_cache(self, path: str | os.PathLike[str] | None) -> None:
+        engine = self._filled().engine
+        if engine is None:
+            raise EngineError(f"this module has no engine of its own, only {self._instead}")
+        origins = [one.origin for one in (engine, *engine.others)]
+        if path is not None and all(x is not None and x.backend == "tensorrt" for x in origins):
+            raise EngineError(
+                "TensorRT compiles everything when it builds; a runtime cache is TensorRT-RTX's"
+            )
+        engine.runtime_cache = None if path is None else Path(path)
+        engine.release()
+
+    def save_runtime_cache(self) -> None:
+        """Write what TensorRT-RTX has compiled in the calls so far to the file `runtime_cache`.
+
+        Raises:
+            EngineError: there is nothing to write, as the engine has not run here.
+        """
+        engine = self._filled().engine
+        if engine is None:
+            raise EngineError(f"this module has no engine of its own, only {self._instead}")
+        engine.save_runtime_cache()
+
     def release(self) -> None:
         """Free the memory of all GPUs that calls have taken; the next call loads again.
 
@@ -422,7 +457,9 @@ class TRTModule(torch.nn.Module):
         with written_whole(path) as file:
             file.write(engine.plan.numpy().data)
 
-    def refit(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> TRTModule:
+    def refit(
+        self, state_dict: Mapping[str, Any], *, strict: bool = True, keep_scales: bool = False
+    ) -> TRTModule:
         """Return a module with new weights, given by their names in the original module.
 
         Each of the engine's weights is computed of them as the conversion has done: cast,
@@ -431,18 +468,21 @@ class TRTModule(torch.nn.Module):
         Args:
             state_dict: the original's ``state_dict`` with other values, in any floating type.
             strict: all entries must be there; otherwise, those that are not keep their values.
+            keep_scales: of a module with int8 or fp8, keep the scales of its activations, which
+                calibration found with the old weights. The scales of weights always follow.
 
         Returns:
             Another module, with the same settings; this one stays as it is.
 
         Raises:
             ConversionError: an entry is missing, unknown, of another shape, or of those from which
-                the network gets more than weights; the text says what to do.
+                the network gets more than weights; or scales of activations might not fit any more,
+                without ``keep_scales``. The text says what to do.
             EngineError: the module was not converted with ``refittable=True``, or the engine
                 cannot be loaded on the current GPU or does not take a weight.
         """
         made = TRTModule()
-        made._fill(refitted(self._filled(), state_dict, strict), self.device)
+        made._fill(refitted(self._filled(), state_dict, strict, keep_scales), self.device)
         made.require_engine, made.cuda_graph = self.require_engine, self.cuda_graph
         return made
 

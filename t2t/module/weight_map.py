@@ -23,6 +23,7 @@ from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, ConversionError, EngineError
 from t2t.module.steps import OperatorStep, Partition
 from t2t.operator_data import tensors_read
+from t2t.quantization.scales import Quantization
 from t2t.reference import Program
 from t2t.runtime import Engine
 from t2t.runtime.refitting import changed_weights, refitted_plan
@@ -248,13 +249,16 @@ class WeightMap:
             raise CheckpointError(f"the checkpoint's refit map is damaged: {error!r}") from error
 
 
-def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) -> Converted:
+def refitted(
+    converted: Converted, state_dict: Mapping[str, Any], strict: bool, keep_scales: bool
+) -> Converted:
     """Return a converted module's parts with new weights and state; see `TRTModule.refit`."""
     engine, program, weights = converted.engine, converted.program, converted.weights
     if engine is None or program is None or weights is None:
         why = converted.details.get("refittable")
         raise EngineError(
-            f"its weights are not known by the original's names: {why}. {_ADVICE}"
+            f"its weights are not known by the original's names: {why}"
+            + (f". {_ADVICE}" if converted.details.get("original") else "")
             if why
             else "only one engine with its program can be refitted: convert(..., "
             "refittable=True), neither partial nor with keep_program=False"
@@ -267,6 +271,8 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
     if engine.others:
         raise EngineError("it has several plans, and one GPU refits one: refit each, then add_plan")
     after, weights = weights.updated(program, state_dict, strict)
+    if not keep_scales and next(changed_weights(program, after), None) is not None:
+        _check_scales(converted)
     state = dict(converted.state)
     for path in state.keys() & state_dict.keys():
         x = state_dict[path].detach().cpu()
@@ -276,6 +282,18 @@ def refitted(converted: Converted, state_dict: Mapping[str, Any], strict: bool) 
     plan = refitted_plan(engine.plan, program, after)
     engine = Engine(plan, engine.dla_core, engine.compute_capabilities)
     return replace(converted, engine=engine, program=after, state=state, weights=weights)
+
+
+def _check_scales(converted: Converted) -> None:
+    """Refuse other weights where activations have scales that were measured with the old ones."""
+    known = Quantization.from_data(converted.details.get("quantization") or ())
+    if any(one is not None and one.scale is not None for x in known.calls for one in x.roundings):
+        raise ConversionError(
+            "the scales of the module's activations were measured with its old weights, and larger "
+            "ones would be cut off: keep_scales=True keeps them, for weights that change little "
+            "(compare with t2t.verify); t2t.refit(model_trt, module, inputs, ..., calibration=...) "
+            "or another conversion measures them again"
+        )
 
 
 def with_other_weights(module: torch.nn.Module, fixed: Collection[str]) -> torch.nn.Module:

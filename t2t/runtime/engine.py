@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class Engine:
 
     Attributes:
         weight_streaming_budget: how much GPU memory its weights may take where it is loaded next.
+        runtime_cache: a file of what TensorRT-RTX has compiled before, where it is loaded next.
 
     Raises:
         EngineError: the plan is empty or of another dtype.
@@ -52,6 +54,7 @@ class Engine:
         self.compute_capabilities = tuple(compute_capabilities)
         self.others = tuple(others)
         self.weight_streaming_budget: Budget = None
+        self.runtime_cache: Path | None = None
         self._loaded: dict[torch.device, Execution | str] = {}
         self._origins: dict[torch.device, Origin | None] = {}
         self._lock = threading.Lock()
@@ -112,6 +115,22 @@ class Engine:
         on_gpu = [device for device in devices if device.type == "cuda"]
         return self.load((on_gpu or devices)[0]).run(inputs)
 
+    def save_runtime_cache(self) -> None:
+        """Write the file `runtime_cache` with what was compiled where the engine is loaded.
+
+        Raises:
+            EngineError: it is not loaded, or no engine of TensorRT-RTX is.
+        """
+        with self._lock:
+            loaded = [one for one in self._loaded.values() if isinstance(one, Execution)]
+        kernels = [one.kernels for one in loaded if one.kernels is not None]
+        if not kernels:
+            raise EngineError(
+                "nothing was compiled: set runtime_cache to a path, and call the module on a GPU "
+                "that runs its engine of TensorRT-RTX"
+            )
+        kernels[-1].save()
+
     def release(self) -> None:
         """Free what is loaded on the GPUs; the next run loads again."""
         with self._lock:
@@ -124,14 +143,16 @@ class Engine:
         reasons = []
         engines = (self, *self.others)
         for engine in sorted(engines, key=lambda x: here not in x.compute_capabilities):
-            found = engine._try_own(device, self.weight_streaming_budget)
+            found = engine._try_own(device, self.weight_streaming_budget, self.runtime_cache)
             if isinstance(found, Execution):
                 self._origins[device] = engine.origin
                 return found
             reasons.append(found)
         return "; ".join(dict.fromkeys(reasons))
 
-    def _try_own(self, device: torch.device, budget: Budget) -> Execution | str:
+    def _try_own(
+        self, device: torch.device, budget: Budget, runtime_cache: Path | None
+    ) -> Execution | str:
         origin = self.origin
         guard = torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
         try:
@@ -139,7 +160,7 @@ class Engine:
                 engine = deserialize(self.plan, device, budget, self.dla_core)
                 _log.info("engine of %s loaded on %s", origin, device)
                 with backend.use(origin.backend if origin else None):
-                    return Execution(engine, device)
+                    return Execution(engine, device, runtime_cache=runtime_cache)
         except EngineError as error:
             _log.info("no engine on %s: %s", device, error)
             return str(error)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from t2t.backend import trt
 from t2t.dtypes import from_trt
 from t2t.errors import EngineError, ShapeError
 from t2t.io import TensorSpec
-from t2t.runtime.graphs import CudaCapture, Graph, config_for_recording, refused
+from t2t.runtime.graphs import CudaCapture, Graph, refused
 from t2t.runtime.inspection import describe, layers_of, profiler
+from t2t.runtime.kernels import Kernels, context_config
 from t2t.runtime.outputs import Output, make_output
 
 __all__ = ["Execution", "Port"]
@@ -111,20 +113,29 @@ class Execution:
         engine: the ICudaEngine.
         device: where it is loaded.
         capture: how CUDA graphs are recorded; by default there are none on a CPU.
+        runtime_cache: a file of what TensorRT-RTX has compiled for this engine before.
 
     Attributes:
         device: where it is loaded.
+        kernels: what TensorRT-RTX compiles, where that is kept.
         inputs: the engine's inputs, in order.
         outputs: its outputs, in order.
     """
 
     def __init__(
-        self, engine: Any, device: torch.device, capture: CudaCapture | None = None
+        self,
+        engine: Any,
+        device: torch.device,
+        capture: CudaCapture | None = None,
+        runtime_cache: Path | None = None,
     ) -> None:
         self._engine = engine
         self.device = device
         self._capture = capture or (CudaCapture() if device.type == "cuda" else None)
         self._backend = backend.name()
+        self.kernels = None
+        if runtime_cache is not None and backend.is_rtx():
+            self.kernels = Kernels(engine, runtime_cache)
         ports = [self._port(i) for i in range(engine.num_io_tensors)]
         is_input = {
             port.name: engine.get_tensor_mode(port.name) == trt.TensorIOMode.INPUT for port in ports
@@ -391,10 +402,11 @@ class Execution:
 
     def _new_lane(self, reserved: bool = False, recorded: bool = False) -> _Lane:
         backend.forget_errors()
+        eager = recorded and any(-1 in port.shape for port in self.inputs)
         config = None
-        if recorded and any(-1 in port.shape for port in self.inputs):
+        if eager or self.kernels is not None:
             with backend.use(self._backend):
-                config = config_for_recording(self._engine)
+                config = context_config(self._engine, eager=eager, kernels=self.kernels)
         create = self._engine.create_execution_context
         context = create() if config is None else create(runtime_config=config)
         if context is None:

@@ -8,15 +8,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from t2t import backend
-from t2t.backend import trt
 from t2t.errors import EngineError
 
-__all__ = ["CudaCapture", "Graph", "config_for_recording", "refused"]
+__all__ = ["CudaCapture", "Graph", "refused"]
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it does not wait for the legacy default stream
 
@@ -87,20 +85,6 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     if status or handle.value is None:
         raise EngineError(f"no CUDA stream for a graph: cuStreamCreate returns {status}")
     return torch.cuda.ExternalStream(handle.value, device=device)  # type: ignore[no-untyped-call]
-
-
-def config_for_recording(engine: Any) -> Any:
-    """Return an IRuntimeConfig for a context that is recorded; None is the default.
-
-    TensorRT-RTX replaces kernels of dynamic sizes by quicker ones while it runs, which a graph
-    would not get; EAGER has them made at once.
-    """
-    if not backend.is_rtx():
-        return None
-    config = engine.create_runtime_config()
-    strategies = trt.DynamicShapesKernelSpecializationStrategy
-    config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
-    return config
 
 
 def refused(reason: str) -> EngineError:

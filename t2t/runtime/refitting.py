@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,11 +115,14 @@ def _refit(engine: Any, changed: list[tuple[Layer, str]], after: Program) -> Non
         for name in layer.weights
         if name in _ROLES
     }
+    names = Counter(layer.name for layer in after.layers if layer.weights)
     takes = set(_keys(*refitter.get_all()))
     held = []  # TensorRT reads them until it has refitted
 
     def supply(key: Key) -> None:
         layer, name = known[key]
+        if names[layer.name] > 1:  # as a parser may have called them
+            raise EngineError(f"several layers are called {layer.name!r}: {_AGAIN}")
         data = layer.weights[name].detach().cpu().contiguous()
         held.append(data)
         given = trt.Weights(to_trt(data.dtype), data.data_ptr(), data.numel())

@@ -1,0 +1,99 @@
+"""What a service pays on the host: one call, and loading a checkpoint."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+
+import t2t
+from benchmarks.execution import one_thread
+from benchmarks.measure import Figures, Row, medians
+from t2t.dtypes import from_trt
+from t2t.module import TRTModule
+from t2t.runtime import idle_engine
+
+CALLS = 5000
+MOST_SECONDS = 30e-6
+TIMES_READING = 1.2
+
+
+class Bare(nn.Module):
+    """The loop that torch2trt's documents describe: look up, allocate, bind, enqueue."""
+
+    def __init__(self, engine: Any, inputs: list[str], outputs: list[str]) -> None:
+        super().__init__()
+        self.engine, self.context = engine, engine.create_execution_context()
+        self.input_names, self.output_names = inputs, outputs
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        for name, x in zip(self.input_names, inputs, strict=True):
+            self.context.set_tensor_address(name, x.contiguous().data_ptr())
+            self.context.set_input_shape(name, tuple(x.shape))
+        outputs = []
+        for name in self.output_names:
+            dtype = from_trt(self.engine.get_tensor_dtype(name))
+            shape = tuple(self.context.get_tensor_shape(name))
+            outputs.append(torch.empty(size=shape, dtype=dtype, device=inputs[0].device))
+            self.context.set_tensor_address(name, outputs[-1].data_ptr())
+        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else 0
+        self.context.execute_async_v3(stream)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _many(module: nn.Module, x: torch.Tensor) -> Callable[[], object]:
+    def run() -> None:
+        for _ in range(CALLS):
+            module(x)
+
+    return run
+
+
+def _calls() -> Figures:
+    x = torch.rand(1, 3, 8, 8)
+    converted = t2t.convert(nn.Conv2d(3, 4, 3).eval(), [x])
+    signature = converted.signature
+    engine = idle_engine(signature.inputs, signature.outputs, [(1, 4, 6, 6)], x.device)
+    idle = TRTModule(torch.zeros(1, dtype=torch.uint8), signature)
+    idle.engine.set_execution(x.device, engine.load(x.device))
+    nothing = engine.load(x.device)._engine
+    bare = Bare(nothing, converted.input_names, converted.output_names)
+    with torch.no_grad(), one_thread():
+        ours, theirs = (one / CALLS for one in medians(_many(idle, x), _many(bare, x)))
+    return Figures(
+        "One call on the host",
+        "One input and one output, with an engine that does nothing: what a converted module does "
+        "in each call, against a limit, and beside the loop that torch2trt's documents describe, "
+        "which checks nothing and serves one thread.",
+        "t2t",
+        "other",
+        [
+            Row.within("the limit", ours, MOST_SECONDS, 1),
+            Row.timed("the loop", ours, theirs),
+        ],
+    )
+
+
+def _loading() -> Figures:
+    model = torchvision.models.vit_b_16().eval()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vit.pt"
+        t2t.convert(model, [torch.rand(1, 3, 224, 224)]).save(path)
+        ours, theirs = medians(lambda: t2t.load(path), path.read_bytes)
+        size = path.stat().st_size / 1e6
+    return Figures(
+        "Loading a checkpoint",
+        "`t2t.load`, which checks everything, against reading the file.",
+        "load",
+        "read",
+        [Row.within(f"ViT-B/16, {size:.0f} MB", ours, theirs, TIMES_READING)],
+    )
+
+
+def figures() -> list[Figures]:
+    return [_calls(), _loading()]
