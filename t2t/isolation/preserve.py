@@ -66,11 +66,13 @@ def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _WriteGuard(DispatchMode):
-    """Saves the data of whatever an operator is about to write in place."""
+    """Saves the data of what an operator is about to write in place, unless it is of this pass."""
 
     def __init__(self, memory: SavedMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._memory = memory
+        # Where operators have put their results. No memory that was there before lies there.
+        self._new: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -83,9 +85,32 @@ class _WriteGuard(DispatchMode):
         for index, name in _written(func):
             given = args[index] if index < len(args) else kwargs.get(name)
             for x in given if isinstance(given, list | tuple) else [given]:
-                if isinstance(x, torch.Tensor):
+                if isinstance(x, torch.Tensor) and _data(x) not in self._new:
                     self._memory.save(x)
-        return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        if _makes_memory(func):
+            # Some return their input as it is.
+            self._new |= _places(output) - _places(*args, *kwargs.values()) - {0}
+        return output
+
+
+def _data(x: Any) -> int:
+    """Return where the memory of a plain tensor begins; 0 of anything else."""
+    plain = type(x) is torch.Tensor and x.layout == torch.strided
+    return x.untyped_storage().data_ptr() if plain else 0
+
+
+def _places(*values: Any) -> set[int]:
+    """Return where the memory of tensors and lists of tensors begins."""
+    lists = (x if isinstance(x, list | tuple) else (x,) for x in values)
+    return {_data(x) for some in lists for x in some}
+
+
+@functools.cache
+def _makes_memory(operator: Any) -> bool:
+    """Return whether the results of an operator of PyTorch's are views of nothing."""
+    schema = schema_of(operator)
+    return schema.name.startswith("aten::") and not any(x.alias_info for x in schema.returns)
 
 
 @functools.cache
