@@ -89,21 +89,26 @@ class _WriteGuard(DispatchMode):
                     self._memory.save(x)
         output = func(*args, **kwargs)
         if _makes_memory(func):
-            # Some return their input as it is.
-            self._new |= _places(output) - _places(*args, *kwargs.values()) - {0}
+            # Some return their input as it is; tensors that wrap others may return those.
+            read = _tensors(*args, *kwargs.values())
+            if all(type(x) in _PLAIN for x in read):
+                self._new |= {_data(x) for x in _tensors(output)} - {_data(x) for x in read} - {0}
         return output
 
 
-def _data(x: Any) -> int:
-    """Return where the memory of a plain tensor begins; 0 of anything else."""
-    plain = type(x) is torch.Tensor and x.layout == torch.strided
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _data(x: torch.Tensor) -> int:
+    """Return where the memory of a plain tensor begins; 0 of others."""
+    plain = type(x) in _PLAIN and x.layout == torch.strided
     return x.untyped_storage().data_ptr() if plain else 0
 
 
-def _places(*values: Any) -> set[int]:
-    """Return where the memory of tensors and lists of tensors begins."""
+def _tensors(*values: Any) -> list[torch.Tensor]:
+    """Return the tensors among values and lists of them."""
     lists = (x if isinstance(x, list | tuple) else (x,) for x in values)
-    return {_data(x) for some in lists for x in some}
+    return [x for some in lists for x in some if isinstance(x, torch.Tensor)]
 
 
 @functools.cache

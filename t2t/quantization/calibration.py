@@ -27,8 +27,10 @@ __all__ = ["METHODS", "calibrate", "check_data"]
 METHODS = ("minmax", "percentile", "entropy", "mse")
 
 _BINS = 2048
-_COUNTED, _STRIDE, _RUN = 2**16, 8, 256
-"""So many elements of a tensor are counted, or an eighth, in runs that lie side by side."""
+_COUNTED, _STRIDE, _RUN = 2**16, 16, 256
+"""So many elements of a tensor are counted, or a sixteenth, in runs that lie side by side."""
+_IMAGES = 4
+"""Mean squares are those of every fourth index of the first dimension."""
 _STEPS = 128
 """How many numbers int8 has on one side of zero."""
 _BOUNDS = 48
@@ -262,7 +264,7 @@ class _Channels:
     Attributes:
         axis: the dimension of the channels.
         weights: what they are multiplied by, with the dimension that is summed over.
-        count: how many elements of each channel were seen.
+        count: of how many elements of each channel the squares are.
     """
 
     def __init__(self, axis: int) -> None:
@@ -274,15 +276,12 @@ class _Channels:
     def add(self, x: torch.Tensor) -> float:
         """Look at what the weights are multiplied by; return the largest absolute value."""
         x = x.detach().float()
-        # Each pass over the data in the form that torch is fastest in.
         others = [dim for dim in range(x.dim()) if dim != self.axis]
         largest = torch.maximum(x.amax(others), -x.amin(others)).double().cpu()
-        self.count += x.numel() // x.shape[self.axis]
-        if self.axis < x.dim() - 1:
-            x = torch.linalg.vector_norm(x.flatten(self.axis + 1), dim=-1, keepdim=True)
-            others = [dim for dim in range(x.dim()) if dim != self.axis]
         self._largest = self._largest.maximum(largest)
-        self._squares = self._squares + x.square().sum(others).double().cpu()
+        some = x[::_IMAGES] if self.axis else x
+        self._squares = self._squares + some.square().sum(others).double().cpu()
+        self.count += some.numel() // x.shape[self.axis]
         return float(largest.amax())
 
     @functools.cached_property
