@@ -1,4 +1,4 @@
-"""Sizes of plans with int8, fp8 and weights of few bits, against float32."""
+"""Sizes of plans with int8, fp8 and weights of few bits; what calibration costs."""
 
 from __future__ import annotations
 
@@ -10,28 +10,39 @@ import torchvision
 from torch import nn
 
 import t2t
-from benchmarks.measure import Figures, Row
+from benchmarks.measure import Figures, Row, medians
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "ResNet-18": torchvision.models.resnet18,
     "ResNet-50": torchvision.models.resnet50,
     "ViT-B/16": torchvision.models.vit_b_16,
 }
-# The engine's own code is a few megabytes, whatever the weights are.
-EIGHT_BITS, FOUR_BITS = 0.35, 0.25
+# Against float32. The engine's own code is a few megabytes, whatever the weights are, which is much
+# of a small network's plan.
+HALF, EIGHT_BITS, FOUR_BITS = 0.51, 0.27, 0.17
+EIGHT_BITS_OF_RESNETS = 0.35
+CALIBRATION = 1.3
+IMAGES, BATCH = 100, 10
 
 
-def _ways(data: list[torch.Tensor]) -> dict[str, tuple[dict[str, Any], float]]:
+def _ways(name: str, data: list[torch.Tensor]) -> dict[str, tuple[dict[str, Any], float]]:
+    transformer = name.startswith("ViT")
+    eight = EIGHT_BITS if transformer else EIGHT_BITS_OF_RESNETS
     ada = {"compute_capabilities": ["8.9", "12.0"]}
-    return {
-        "int8": ({"int8": True, "calibration": data}, EIGHT_BITS),
-        "fp8": ({"fp8": True, "calibration": data, **ada}, EIGHT_BITS),
-        "weights int8": ({"weight_only": "int8"}, EIGHT_BITS),
-        "weights int4": ({"weight_only": "int4"}, FOUR_BITS),
+    ways: dict[str, tuple[dict[str, Any], float]] = {
+        "int8": ({"int8": True, "calibration": data}, eight),
+        "fp8": ({"fp8": True, "calibration": data, **ada}, eight),
     }
+    if transformer:
+        ways |= {
+            "fp16": ({"fp16": True}, HALF),
+            "weights int8": ({"weight_only": "int8"}, EIGHT_BITS),
+            "weights int4": ({"weight_only": "int4"}, FOUR_BITS),
+        }
+    return ways
 
 
-def figures() -> list[Figures]:
+def _sizes() -> Figures:
     result = Figures(
         "Size of the plan, quantized",
         "All products in int8 or fp8, or the weights of linear layers alone (transformers), where "
@@ -43,9 +54,40 @@ def figures() -> list[Figures]:
     for name, make in MODELS.items():
         model = make().eval()
         plain = len(t2t.convert(model, [x], keep_program=False).engine.plan)
-        for way, (options, most) in _ways([x]).items():
-            if way.startswith("weights") and not name.startswith("ViT"):
-                continue
+        for way, (options, most) in _ways(name, [x]).items():
             plan = t2t.convert(model, [x], keep_program=False, **options).engine.plan
             result.rows.append(Row.within(f"{name}, {way}", len(plan), plain, most, unit="B"))
-    return [result]
+    return result
+
+
+def _calibration() -> Figures:
+    result = Figures(
+        "Calibration",
+        f"`calibrate` on {IMAGES} images of 224x224 in batches of {BATCH}, in one thread, and the "
+        "same forward passes alone.",
+        "calibration",
+        "forward passes",
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    data = list(torch.rand(IMAGES, 3, 224, 224).split(BATCH))
+    for name in ("ResNet-18", "ResNet-50"):
+        model = MODELS[name]().eval()
+        ours, alone = medians(
+            lambda m=model: t2t.calibrate(m, data, progress=False),  # type: ignore[misc]
+            lambda m=model: _run(m, data),  # type: ignore[misc]
+            repeats=3,
+        )
+        result.rows.append(Row.within(name, ours, alone, CALIBRATION))
+    torch.set_num_threads(threads)
+    return result
+
+
+@torch.no_grad()
+def _run(model: nn.Module, data: list[torch.Tensor]) -> None:
+    for x in data:
+        model(x)
+
+
+def figures() -> list[Figures]:
+    return [_sizes(), _calibration()]

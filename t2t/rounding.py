@@ -10,15 +10,18 @@ import torch
 
 from t2t.torch_internals import DisabledDispatch, FakeTensor
 
-__all__ = ["LARGEST", "Bits", "Rounding", "Steps", "modelopt_steps", "spread"]
+__all__ = ["BLOCK", "BOUNDS", "LARGEST", "Bits", "Rounding", "Steps", "modelopt_steps", "spread"]
 
 Bits = Literal["int8", "fp8", "int4"]
 
 LARGEST: dict[str, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
 """The number that the largest value of a range becomes."""
 
-# The least and the largest integer of a type; weights use the symmetric part of it.
-_BOUNDS = {"int8": (-128, 127), "int4": (-8, 7)}
+BLOCK = 128
+"""How many inputs of a linear layer share a scale in int4."""
+
+BOUNDS = {"int8": (-128, 127), "int4": (-8, 7)}
+"""The least and the largest integer of a type; weights use the symmetric part of it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Rounding:
         if self.bits == "fp8":
             largest = LARGEST["fp8"]
             return steps.clamp(-largest, largest).to(torch.float8_e4m3fn)
-        low, high = _BOUNDS[self.bits]
+        low, high = BOUNDS[self.bits]
         return steps.round().clamp(low if self.scale is not None else -high, high).to(torch.int8)
 
     def spread(self, scales: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -119,14 +122,40 @@ class Steps(NamedTuple):
     """By what a tensor was rounded: it holds whole multiples of the scale.
 
     Attributes:
-        scale: one number, or one for each index of ``axis``.
-        axis: the dimension of the scales; None for one scale.
-        dtype: what the multiples fit into, int8 or float8_e4m3fn.
+        scale: one number, one for each index of ``axis``, or one for each block of a matrix.
+        axis: the dimension of the scales; None for one scale, or one for each block.
+        bits: what the multiples fit into.
     """
 
     scale: torch.Tensor
     axis: int | None
-    dtype: torch.dtype = torch.int8
+    bits: Bits = "int8"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What holds the multiples: int8 (also of int4) or float8_e4m3fn."""
+        return torch.float8_e4m3fn if self.bits == "fp8" else torch.int8
+
+    @property
+    def has_blocks(self) -> bool:
+        """Return whether the scales are those of blocks."""
+        return self.scale.dim() == 2
+
+    def rounding(self) -> Rounding:
+        """Return how weights are kept that were rounded by this: four bits without blocks, too."""
+        if self.has_blocks:
+            return Rounding("int4", block=BLOCK)
+        return Rounding("fp8" if self.bits == "fp8" else "int8", axis=self.axis)
+
+    def reshaped(self, shape: torch.Size, result: torch.Size) -> Steps | None:
+        """Return what is known of a tensor after a view; None where it has no such scales.
+
+        Quantizers of blocks see a matrix as one row for each block of its own rows.
+        """
+        rows = self.axis == 0 and self.bits == "int4" and len(shape) == 2 and shape[1] == BLOCK
+        if rows and len(result) == 2 and result[1] % BLOCK == 0:
+            return Steps(self.scale.view(result[0], -1), None, "int4")
+        return self if shape == result else None
 
 
 # The least range that ModelOpt does not take for nothing.
@@ -146,14 +175,15 @@ def modelopt_steps(
     Args:
         x: what is rounded.
         amax: the largest value, one for all of ``x`` or for each index of one dimension.
-        num_bits: of the type.
+        num_bits: of the type: 8, or 4 of constants.
         unsigned: whether it has no negative numbers.
         narrow_range: whether -128 is left out.
         exponent_bits: 4 of float8, 0 of integers.
     """
     whole = exponent_bits == 0 and not unsigned and not narrow_range
     constant = isinstance(amax, torch.Tensor) and not isinstance(amax, FakeTensor)
-    if num_bits != 8 or not (whole or exponent_bits == 4) or not constant:
+    four = num_bits == 4 and whole and not isinstance(x, FakeTensor)
+    if not constant or not (four or (num_bits == 8 and (whole or exponent_bits == 4))):
         return None
     many = [dim for dim, size in enumerate(amax.shape) if size != 1]
     if len(many) > 1 or (many and amax.dim() != x.dim()):
@@ -162,6 +192,6 @@ def modelopt_steps(
         largest = amax.detach().cpu().float()
         if not bool((largest > _LEAST_AMAX).all() and largest.isfinite().all()):
             return None
-        scale = (largest / (127.0 if whole else 448.0)).reshape(-1 if many else ())
-    dtype = torch.int8 if whole else torch.float8_e4m3fn
-    return Steps(scale, many[0] if many else None, dtype)
+        bits: Bits = "int4" if four else "int8" if whole else "fp8"
+        scale = (largest / LARGEST[bits]).reshape(-1 if many else ())
+    return Steps(scale, many[0] if many else None, bits)

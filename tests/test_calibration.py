@@ -21,7 +21,7 @@ import t2t
 from t2t import backend
 from t2t.errors import BuildError, ConversionError, OptionError
 from t2t.lowering import to_network
-from t2t.quantization.calibration import METHODS, _Histogram
+from t2t.quantization.calibration import METHODS, _Histogram, _sample
 from t2t.quantization.plan import Wanted
 from t2t.quantization.scales import Range, Scales
 from t2t.reference import capture
@@ -594,6 +594,47 @@ def test_methods_leave_out_what_is_rare() -> None:
 
     best = min(error(k * 0.4) for k in range(1, 101))
     assert math.isclose(error(histogram.largest("mse", 0)), best, rel_tol=0.05)
+
+
+def test_large_tensors_are_sampled_all_over() -> None:
+    """The largest value counts wherever it is, and each channel's as often as the others'."""
+    x = torch.arange(768.0).expand(2048, 768).clone()
+    counts = torch.bincount(_sample(x).long(), minlength=768)
+    assert 2**16 <= int(counts.sum()) <= x.numel() // 16 + 768
+    assert int(counts.min()) > 0.9 * float(counts.float().mean())
+    histogram = _Histogram("call")
+    x[1234, 567] = -5000.0
+    histogram.add(x)
+    assert histogram.maximum == 5000
+    wanted = float(x.abs().flatten().quantile(0.9))
+    assert histogram.largest("percentile", 90) == pytest.approx(wanted, rel=0.02)
+
+
+class Reread(nn.Module):
+    """Reads one tensor by several calls, also after it was written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.side = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.last = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 1
+        y = self.side(x) + self.first(x)
+        y = y + x
+        x *= 8
+        return y + self.last(x)
+
+
+def test_a_tensor_is_looked_at_again_after_a_write() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    scales = t2t.calibrate(Reread(), [x, x / 2], method="minmax").ranges
+    largest = float(x.abs().max())
+    same = (scales["side/conv"], scales["first/conv"])
+    assert [found.largest[0] for found in same] == [largest] * 2
+    assert scales["add#1"].largest[1] == largest
+    assert scales["last/conv"].largest[0] == 8 * largest
 
 
 # -- what is refused -------------------------------------------------------------------------------

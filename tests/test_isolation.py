@@ -30,7 +30,8 @@ from torch import nn
 
 import t2t
 from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
-from t2t.isolation import preserved
+from t2t.isolation import SavedMemory, preserved, storage_key
+from t2t.isolation.preserve import _WriteGuard
 from t2t.lowering import to_network
 from t2t.reference import capture
 
@@ -950,6 +951,22 @@ def test_conversions_and_plain_torch_do_not_mix() -> None:
     for thread in plain:
         thread.join()
     assert not failures, failures
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_only_memory_that_was_there_before_is_saved(mode: Any) -> None:
+    """What a pass makes is not copied; an operator may return its input, which is not of it."""
+    weight, memory = nn.Parameter(torch.ones(8)), SavedMemory()
+    with mode(), _WriteGuard(memory):
+        made = torch.cat([weight * 2, weight])
+        made[2:].relu_().add_(1)
+        nn.functional.dropout(weight, 0.5, training=False).add_(1)
+        weight.view(2, 4)[1].mul_(3)
+        torch.zeros(8).copy_(weight)
+    assert list(memory) == [storage_key(weight)]
+    assert weight.tolist() == [2.0] * 4 + [6.0] * 4
+    memory.restore()
+    assert torch.equal(weight, torch.ones(8))
 
 
 def test_an_error_in_verify_leaves_the_module() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -128,7 +129,7 @@ MODELOPT = {
     "INT8_SMOOTHQUANT_CFG": {"INT8"},
     "FP8_DEFAULT_CFG": {"FP8"},
     "W4A8_AWQ_BETA_CFG": {"FP8"},
-    "INT4_BLOCKWISE_WEIGHT_ONLY_CFG": set(),  # its blocks have no layer: float constants
+    "INT4_BLOCKWISE_WEIGHT_ONLY_CFG": set(),  # no layer has blocks of 128 inputs here
 }
 
 
@@ -147,6 +148,42 @@ def test_modelopt(config: str) -> None:
     # The quantizers have changed something: float weights give other numbers.
     with torch.no_grad():
         assert not math.isclose(float((model()(X) - net(X)).norm()), 0.0, abs_tol=1e-3)
+
+
+class Blocks(nn.Module):
+    """Linear layers with inputs of one block, of several, of none, and a product with a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.several, self.one = nn.Linear(192, 256), nn.Linear(256, 128, bias=False)
+        self.two, self.short = nn.Linear(128, 64), nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(torch.relu(self.several(x.flatten(1))))
+        return self.short(torch.relu(self.two(x)))
+
+
+@pytest.mark.parametrize("config", ["INT4_BLOCKWISE_WEIGHT_ONLY_CFG", "INT4_AWQ_CFG"])
+@pytest.mark.parametrize("options", [{}, {"fp16": True}])
+@pytest.mark.filterwarnings("ignore")
+def test_modelopt_blocks_of_four_bits(config: str, options: dict[str, Any]) -> None:
+    """Blocks of 128 inputs are int4 weights with ModelOpt's scales; others are float constants."""
+    mtq: Any = pytest.importorskip("modelopt.torch.quantization")
+    torch.manual_seed(0)
+    plain = Blocks().eval()
+    net: Any = mtq.quantize(copy.deepcopy(plain), getattr(mtq, config), lambda net: net(X)).eval()
+    net.two.weight_quantizer._amax *= 0.8  # scales that the weights do not tell
+    converted = t2t.convert(net, [X], **options)
+    assert_equals(net, converted, 2e-3 if options else 1e-5)
+    layers = converted.program.layers
+    constants = {layer.outputs[0]: layer for layer in layers if layer.kind == "CONSTANT"}
+    read = [layer.inputs[:2] for layer in layers if layer.kind == "DEQUANTIZE"]
+    blocks = [constants[scale].weights for weight, scale in read]
+    assert [constants[weight].types[0] for weight, _ in read] == ["INT4"] * 2
+    counts = [next(iter(one.values())).numel() for one in blocks]
+    assert counts == [2 * 128, 64], "a scale for each 128 inputs"
+    with torch.no_grad():
+        assert float((plain(X) - net(X)).norm() / plain(X).norm()) > 1e-2
 
 
 @pytest.mark.parametrize("change", ["nothing", "narrow", "dynamic"])

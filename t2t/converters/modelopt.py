@@ -63,6 +63,6 @@ def _rounded(net: Network, x: torch.Tensor, *numbers: Any) -> NetworkTensor:
             "8 bits (int8 from -128 to 127, or E4M3), and a constant amax, positive, of one number "
             "or one for each channel"
         )
-    scale, axis, dtype = steps
-    y = net.add_dequantize(net.add_quantize(x, scale, dtype, axis), scale, axis)
+    y = net.add_quantize(x, steps.scale, steps.dtype, steps.axis)
+    y = net.add_dequantize(y, steps.scale, steps.axis)
     return net.cast(y, net.compute_dtype(x.dtype))

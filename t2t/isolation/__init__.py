@@ -8,7 +8,15 @@ from t2t.isolation.preserve import (
     preserved_torch_state,
     uninterrupted,
 )
-from t2t.isolation.snapshot import ATTRIBUTE, Change, Path, Snapshot, render, storage_key
+from t2t.isolation.snapshot import (
+    ATTRIBUTE,
+    Change,
+    Path,
+    Snapshot,
+    render,
+    storage_key,
+    without_modes,
+)
 
 __all__ = [
     "ATTRIBUTE",
@@ -23,4 +31,5 @@ __all__ = [
     "render",
     "storage_key",
     "uninterrupted",
+    "without_modes",
 ]

@@ -66,11 +66,13 @@ def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _WriteGuard(DispatchMode):
-    """Saves the data of whatever an operator is about to write in place."""
+    """Saves the data of what an operator is about to write in place, unless it is of this pass."""
 
     def __init__(self, memory: SavedMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._memory = memory
+        # Where operators have put their results. No memory that was there before lies there.
+        self._new: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -83,9 +85,37 @@ class _WriteGuard(DispatchMode):
         for index, name in _written(func):
             given = args[index] if index < len(args) else kwargs.get(name)
             for x in given if isinstance(given, list | tuple) else [given]:
-                if isinstance(x, torch.Tensor):
+                if isinstance(x, torch.Tensor) and _data(x) not in self._new:
                     self._memory.save(x)
-        return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        if _makes_memory(func):
+            # Some return their input as it is; tensors that wrap others may return those.
+            read = _tensors(*args, *kwargs.values())
+            if all(type(x) in _PLAIN for x in read):
+                self._new |= {_data(x) for x in _tensors(output)} - {_data(x) for x in read} - {0}
+        return output
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _data(x: torch.Tensor) -> int:
+    """Return where the memory of a plain tensor begins; 0 of others."""
+    plain = type(x) in _PLAIN and x.layout == torch.strided
+    return x.untyped_storage().data_ptr() if plain else 0
+
+
+def _tensors(*values: Any) -> list[torch.Tensor]:
+    """Return the tensors among values and lists of them."""
+    lists = (x if isinstance(x, list | tuple) else (x,) for x in values)
+    return [x for some in lists for x in some if isinstance(x, torch.Tensor)]
+
+
+@functools.cache
+def _makes_memory(operator: Any) -> bool:
+    """Return whether the results of an operator of PyTorch's are views of nothing."""
+    schema = schema_of(operator)
+    return schema.name.startswith("aten::") and not any(x.alias_info for x in schema.returns)
 
 
 @functools.cache

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +16,7 @@ from rich.progress import Progress
 
 from t2t.errors import ConversionError
 from t2t.io import Parameters, arguments, map_tree
-from t2t.isolation import preserved
+from t2t.isolation import preserved, without_modes
 from t2t.options import check_module
 from t2t.quantization.forward import seen_products
 from t2t.quantization.scales import Range, Scales
@@ -24,6 +27,10 @@ __all__ = ["METHODS", "calibrate", "check_data"]
 METHODS = ("minmax", "percentile", "entropy", "mse")
 
 _BINS = 2048
+_COUNTED, _STRIDE, _RUN = 2**16, 16, 256
+"""So many elements of a tensor are counted, or a sixteenth, in runs that lie side by side."""
+_IMAGES = 4
+"""Mean squares are those of every fourth index of the first dimension."""
 _STEPS = 128
 """How many numbers int8 has on one side of zero."""
 _BOUNDS = 48
@@ -83,7 +90,7 @@ def calibrate(
         for sample in data:
             keys: list[str] = []
             with preserved(module):
-                _observe(module, sample, observed, keys)
+                _observe(module, sample, observed, keys, smooth)
             first = first or keys
             if keys != first:
                 raise ConversionError(_differs(samples, keys, first))
@@ -93,7 +100,7 @@ def calibrate(
         raise ConversionError("calibration: the data hold no input")
     if not observed:
         raise ConversionError("calibration: the module computes no product that can be quantized")
-    ranges = {key: found.range(method, percentile, smooth) for key, found in observed.items()}
+    ranges = {key: found.range(method, percentile) for key, found in observed.items()}
     return Scales(ranges, method, samples)
 
 
@@ -120,6 +127,7 @@ def _observe(
     sample: Any,
     observed: dict[str, _Observed],
     keys: list[str],
+    smooth: bool,
 ) -> None:
     args, kwargs = arguments(sample)
     try:
@@ -133,21 +141,20 @@ def _observe(
         (args, kwargs),
     )
 
-    last: _Observed | None = None
+    seen: dict[int, _Seen] = {}
 
     def look(key: str, operands: list[torch.Tensor], summed: int | None) -> list[torch.Tensor]:
-        nonlocal last
         keys.append(key)
         if key not in observed:
-            observed[key] = _Observed(key, operands, summed)
-        before, last = last, observed[key]
-        last.add(operands, before)
+            observed[key] = _Observed(key, operands, summed if smooth else None)
+        plain = all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in operands)
+        # The modes that are active have nothing to see here, and take their time.
+        with without_modes() if plain else nullcontext():
+            observed[key].add(operands, seen)
         return operands
 
     with torch.no_grad(), seen_products(module, look):
         module(*args, **kwargs)
-    if last is not None:
-        last.read = None
 
 
 def _device(module: Any) -> torch.device | None:
@@ -156,12 +163,43 @@ def _device(module: Any) -> torch.device | None:
     return None if first is None else first.device
 
 
+@dataclass
+class _Seen:
+    """A tensor that was read in the pass that goes on, and what has looked at it.
+
+    Attributes:
+        tensor: it, which the pass may free.
+        writes: how often it had been written to.
+        histogram: of its elements.
+        channels: by the dimension.
+    """
+
+    tensor: weakref.ref[torch.Tensor]
+    writes: int
+    histogram: _Histogram | None = None
+    channels: dict[int, _Channels] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, x: torch.Tensor, seen: dict[int, _Seen]) -> _Seen:
+        """Return what is known of a tensor, by its `id`; it is new where it was written to."""
+        known, writes = seen.get(id(x)), writes_counted(x)
+        same = known is not None and known.tensor() is x and known.writes == writes
+        if known is None or not same or x.is_inference():  # whose writes are not counted
+            known = seen[id(x)] = cls(weakref.ref(x), writes)
+        return known
+
+
 class _Observed:
     """What one product or addition has read so far.
 
-    Attributes:
-        read: its first operand in the pass that goes on, and how often that was written to, for the
-            next call to compare with.
+    Calls that read one tensor, as those of query, key and value, or the convolution and the
+    addition of a residual block, look at it together, once.
+
+    Args:
+        key: the name of the call.
+        operands: those of its first pass.
+        summed: the dimension of the second one that is summed over; None where channels are none of
+            interest.
     """
 
     def __init__(self, key: str, operands: Sequence[torch.Tensor], summed: int | None) -> None:
@@ -170,7 +208,6 @@ class _Observed:
         self._histograms = [None if known else _Histogram(key) for known in parameters]
         self._ranks = (first.dim(), second.dim())
         self._channels: _Channels | None = None
-        self.read: tuple[torch.Tensor, int] | None = None
         if parameters == [False, True] and summed is not None:
             if summed < 0 and second.dim() == 2 and first.dim() > 1:
                 self._channels = _Channels(first.dim() - 1)
@@ -180,40 +217,44 @@ class _Observed:
         if self._channels is not None and summed is not None:
             self._channels.weights.append((second.detach(), summed))
 
-    def add(self, operands: Sequence[torch.Tensor], before: _Observed | None) -> None:
-        """Look at the operands, which may begin with what the call before has read."""
-        x, y = operands
-        known = None if before is None else before.read
-        if before is not None:
-            before.read = None
-        self.read = x, writes_counted(x)
-        seen = known is not None and known[0] is x and known[1] == self.read[1]
-        same = seen and not x.is_inference()  # its writes are not counted
-        if x.is_floating_point() and not (before is not None and same and self._joined(before)):
-            if self._histograms[0] is not None:
-                self._histograms[0].add(x)
-            if self._channels is not None:
-                self._channels.add(x)
-        if y.is_floating_point() and self._histograms[1] is not None:
-            self._histograms[1].add(y)
+    def add(self, operands: Sequence[torch.Tensor], seen: dict[int, _Seen]) -> None:
+        """Look at the operands, of which this pass may have seen some."""
+        for place, x in enumerate(operands):
+            mine = self._histograms[place]
+            if mine is None or not x.is_floating_point() or not x.numel():
+                continue
+            known = _Seen.of(x, seen)
+            largest = None if place else self._add_channels(x, known)
+            if known.histogram is None:
+                known.histogram = mine
+                mine.add(x, largest)
+            elif not mine.maximum:
+                self._histograms[place] = known.histogram
+            elif mine is not known.histogram:
+                mine.add(x)
 
-    def _joined(self, before: _Observed) -> bool:
-        """Let calls that read one tensor, as those of query, key and value, look at it together."""
-        mine, other = self._channels, before._channels
-        if mine is None or other is None or mine.axis != other.axis:
-            return False
-        if mine is not other:
+    def _add_channels(self, x: torch.Tensor, known: _Seen) -> float | None:
+        """Look at the channels and return the largest absolute value, where that was not done."""
+        mine = self._channels
+        if mine is None:
+            return None
+        other = known.channels.get(mine.axis)
+        if other is mine:
+            return None
+        if other is not None and not mine.count:
             other.weights += mine.weights
-            self._channels, self._histograms[0] = other, before._histograms[0]
-        return True
+            self._channels = other
+            return None
+        known.channels.setdefault(mine.axis, mine)
+        return mine.add(x)
 
-    def range(self, method: str, percentile: float, smooth: bool) -> Range:
+    def range(self, method: str, percentile: float) -> Range:
         """Return what `convert` needs to know of it."""
         largest = tuple(
             None if histogram is None else histogram.largest(method, percentile)
             for histogram in self._histograms
         )
-        shifts, smoothed = self._channels.smoothed if smooth and self._channels else ((), 0.0)
+        shifts, smoothed = self._channels.smoothed if self._channels else ((), 0.0)
         return Range(largest, self._ranks, shifts, smoothed)
 
 
@@ -223,24 +264,25 @@ class _Channels:
     Attributes:
         axis: the dimension of the channels.
         weights: what they are multiplied by, with the dimension that is summed over.
+        count: of how many elements of each channel the squares are.
     """
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
         self.weights: list[tuple[torch.Tensor, int]] = []
         self._largest = self._squares = torch.zeros((), dtype=torch.float64)
-        self._count = 0
+        self.count = 0
 
-    def add(self, x: torch.Tensor) -> None:
-        """Look at what the weights are multiplied by."""
-        others = [dim for dim in range(x.dim()) if dim != self.axis]
-        if not x.numel():
-            return
-        norm = torch.linalg.vector_norm
+    def add(self, x: torch.Tensor) -> float:
+        """Look at what the weights are multiplied by; return the largest absolute value."""
         x = x.detach().float()
-        self._largest = self._largest.maximum(norm(x, math.inf, others).double().cpu())
-        self._squares = self._squares + norm(x, 2, others).double().cpu().square()
-        self._count += x.numel() // x.shape[self.axis]
+        others = [dim for dim in range(x.dim()) if dim != self.axis]
+        largest = torch.maximum(x.amax(others), -x.amin(others)).double().cpu()
+        self._largest = self._largest.maximum(largest)
+        some = x[::_IMAGES] if self.axis else x
+        self._squares = self._squares + some.square().sum(others).double().cpu()
+        self.count += some.numel() // x.shape[self.axis]
+        return float(largest.amax())
 
     @functools.cached_property
     def smoothed(self) -> tuple[tuple[int, ...], float]:
@@ -250,7 +292,7 @@ class _Channels:
         errors of activations and weights, uniform and independent as good as, make the least error
         in the results. () stands for none, where the best one does not halve the squared error.
         """
-        squares = self._squares / max(1, self._count)
+        squares = self._squares / max(1, self.count)
         weights = [_Weight(weight, summed, squares.numel()) for weight, summed in self.weights]
         chosen, least, best = torch.zeros_like(squares), math.inf, 0
         for step in range(_BOUNDS):
@@ -258,7 +300,9 @@ class _Channels:
             shifts = (self._largest / bound).log2().round().clamp_min(0)
             factors = 2.0**shifts
             largest = float((self._largest / factors).amax())
-            error = sum(weight.error(factors, largest, squares) for weight in weights)
+            error = sum(weight.least_error(factors, largest, squares) for weight in weights)
+            if not step or error < least:
+                error = sum(weight.error(factors, largest, squares) for weight in weights)
             if not step:
                 least = error * _WORTH
             elif error < least:
@@ -278,10 +322,12 @@ class _Weight:
         sizes = sizes.transpose(0, 1) if summed in (0, -2) else sizes
         sizes = sizes.flatten(2) if sizes.dim() > 2 else sizes.unsqueeze(2)
         outputs, inputs, self._kernel = sizes.shape
-        # By the group of a convolution, output and input channel.
         groups = channels // inputs
-        self._largest = sizes.amax(2).view(groups, outputs // groups, inputs)
-        self._energy = sizes.double().square().sum(2).view(self._largest.shape).sum(1)
+        sizes = sizes.view(groups, outputs // groups, inputs, self._kernel)
+        # By the group of a convolution, output and input channel.
+        self._largest = sizes.amax(3) if self._kernel > 1 else sizes.squeeze(3)
+        self._steps = self._largest.amax(2)
+        self._energy = sizes.square().sum((1, 3)).double()
 
     def error(self, factors: torch.Tensor, largest: float, squares: torch.Tensor) -> float:
         """Return the squared error of the results, in units of a twelfth of a squared step of 1.
@@ -291,50 +337,64 @@ class _Weight:
             largest: the largest activation, divided by them.
             squares: mean squares of the activations.
         """
+        steps = self._largest * factors.float().view(self._energy.shape).unsqueeze(1)
+        return self._error(steps.amax(2), factors, largest, squares)
+
+    def least_error(self, factors: torch.Tensor, largest: float, squares: torch.Tensor) -> float:
+        """Return what the error is at least, in less time: no step of the weights gets smaller."""
+        return self._error(self._steps, factors, largest, squares)
+
+    def _error(
+        self, steps: torch.Tensor, factors: torch.Tensor, largest: float, squares: torch.Tensor
+    ) -> float:
         factors = factors.view(self._energy.shape)
-        squares = squares.view(self._energy.shape) / factors.square()
+        squares = (squares.view(self._energy.shape) / factors.square()).sum(1)
         activations = largest**2 * float((self._energy * factors.square()).sum())
-        steps = (self._largest * factors.float().unsqueeze(1)).amax(2).double().square().sum(1)
-        return activations + self._kernel * float((steps * squares.sum(1)).sum())
+        return activations + self._kernel * float((steps.double().square().sum(1) * squares).sum())
 
 
 class _Histogram:
-    """Counts of absolute values, in bins of equal width from 0 to a bound that grows."""
+    """Counts of absolute values, in bins of equal width from 0 to a bound that grows.
+
+    Attributes:
+        maximum: the largest of all values, also of those that are not counted.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._counts = torch.zeros(_BINS, dtype=torch.float64)
         self._bound = 0.0
-        self._maximum = 0.0
+        self.maximum = 0.0
 
-    def add(self, x: torch.Tensor) -> None:
-        """Count the elements of a tensor."""
-        sizes = x.detach().float().abs().flatten()
-        if not sizes.numel():
-            return
-        maximum = float(sizes.amax())
-        if not math.isfinite(maximum):
+    def add(self, x: torch.Tensor, largest: float | None = None) -> None:
+        """Count elements of a tensor, which is not empty, and whose largest value may be known."""
+        x = x.detach().float()
+        if largest is None:
+            largest = float(torch.stack(x.aminmax()).abs().amax())
+        if not math.isfinite(largest):
             raise ConversionError(f"calibration: {self._name} reads NaN or infinity")
-        self._maximum = max(self._maximum, maximum)
+        self.maximum = max(self.maximum, largest)
         if not self._bound:
-            self._bound = maximum
-        while self._bound < maximum:
+            self._bound = largest
+        while self._bound < largest:
             # Twice as wide bins are exactly pairs of the old ones.
             self._counts = torch.cat(
                 [self._counts.view(-1, 2).sum(1), self._counts.new_zeros(_BINS // 2)]
             )
             self._bound *= 2
         if self._bound:
-            counts = torch.histc(sizes, _BINS, 0.0, self._bound)
+            # Divided first: the reciprocal of the least bounds is infinite.
+            bins = _sample(x).abs().div_(self._bound).mul_(_BINS).clamp_max_(_BINS - 1)
+            counts = torch.bincount(bins.to(torch.int16), minlength=_BINS)
             # A new tensor: what a forward pass writes in place is put back after it.
             self._counts = self._counts + counts.double().cpu()
 
     def largest(self, method: str, percentile: float) -> float:
         """Return the number that becomes the largest integer; 0 where all numbers were 0."""
-        if method == "minmax" or not self._maximum or not self._bound:
-            return self._maximum
+        if method == "minmax" or not self.maximum or not self._bound:
+            return self.maximum
         find = {"percentile": self._percentile, "entropy": self._entropy, "mse": self._mse}[method]
-        return min(find(percentile), self._maximum)
+        return min(find(percentile), self.maximum)
 
     def _percentile(self, percentile: float) -> float:
         reached = self._counts.cumsum(0) >= self._counts.sum() * (percentile / 100)
@@ -376,8 +436,21 @@ class _Histogram:
         """Return the bound of least squared error, among hundredths of the largest value."""
         del percentile
         middles = (torch.arange(_BINS, dtype=torch.float64) + 0.5) * self._width
-        bounds = torch.arange(1, 101, dtype=torch.float64)[:, None] / 100 * self._maximum
+        bounds = torch.arange(1, 101, dtype=torch.float64)[:, None] / 100 * self.maximum
         scales = bounds / (_STEPS - 1)
-        rounded = (middles / scales).round().clamp_max(_STEPS - 1) * scales
-        errors = ((rounded - middles).square() * self._counts).sum(1)
+        rounded = (middles / scales).round_().clamp_max_(_STEPS - 1).mul_(scales)
+        errors = rounded.sub_(middles).square_() @ self._counts
         return float(bounds[int(errors.argmin())])
+
+
+def _sample(x: torch.Tensor) -> torch.Tensor:
+    """Return as many elements of a tensor as are enough for a histogram, from all over it."""
+    runs = x.flatten()
+    if x.numel() < 2 * _COUNTED:
+        return runs
+    runs = runs[: x.numel() // _RUN * _RUN].view(-1, _RUN)
+    stride = min(x.numel() // _COUNTED, _STRIDE)
+    # A stride that shares no factor with the sizes meets all indices of each dimension alike.
+    while math.gcd(stride, len(runs)) > 1:
+        stride += 1
+    return runs[::stride].flatten()

@@ -13,7 +13,7 @@ from t2t.errors import ConversionError
 from t2t.precision import Policy, fits
 from t2t.quantization.forward import is_addition
 from t2t.quantization.scales import Quantization, Quantized, Range, Scales, call_key
-from t2t.rounding import LARGEST, Bits, Rounding
+from t2t.rounding import BLOCK, LARGEST, Bits, Rounding
 from t2t.torch_internals import DisabledDispatch, FakeTensor
 from t2t.tracing.graph import Call, Graph, Value
 from t2t.tracing.quantizing import ADDITION, operands_of, takes_layers
@@ -24,8 +24,6 @@ __all__ = ["Plan", "Wanted", "planned"]
 _THROUGH = ("aten::addmm", "aten::baddbmm", "aten::_convolution")
 # What may stand between a convolution and the addition that takes its result.
 _BETWEEN = ("batch_norm", "relu", "relu_", "dropout", "alias", "clone", "detach", "identity")
-BLOCK = 128
-"""How many inputs of a linear layer share a scale in int4."""
 
 
 @dataclass(frozen=True)

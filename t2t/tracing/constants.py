@@ -228,10 +228,11 @@ class Constants:
     ) -> None:
         """Remember by what a call has rounded a constant, as a quantized model's weights."""
         known = self._steps_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
-        steps = steps_of(operator, args, kwargs, known)
         first = next(iter(tree_leaves(outputs)), None)
-        if steps is not None and isinstance(first, torch.Tensor):
-            self._steps[first] = steps
+        if isinstance(first, torch.Tensor):
+            steps = steps_of(operator, args, kwargs, known, first)
+            if steps is not None:
+                self._steps[first] = steps
 
     def plain_weight(
         self,

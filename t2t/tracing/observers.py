@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from t2t.errors import UnsupportedOperatorError
-from t2t.rounding import Steps, modelopt_steps
+from t2t.rounding import Bits, Steps, modelopt_steps
 from t2t.torch_internals import (
     OpOverload,
     is_traceable_wrapper_subclass,
@@ -122,7 +122,8 @@ def _weight_steps(weight: Any, plain: torch.Tensor) -> Steps | None:
     if data.dtype not in (torch.int8, torch.float8_e4m3fn) or scale.shape[1:].numel() != 1:
         return None
     scales = scale.detach().cpu().float().reshape(-1).clone()
-    return Steps(scales, 0, data.dtype) if len(scales) == len(plain) else None
+    bits: Bits = "int8" if data.dtype == torch.int8 else "fp8"
+    return Steps(scales, 0, bits) if len(scales) == len(plain) else None
 
 
 _MODELOPT_OPERATOR = "tensorrt::quantize_op"
@@ -130,7 +131,11 @@ _MODELOPT_FUNCTION = "modelopt.torch.quantization.tensor_quant._tensor_quant"
 
 
 def steps_of(
-    operator: OpOverload | str, args: tuple[Any, ...], kwargs: dict[str, Any], known: Steps | None
+    operator: OpOverload | str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Steps | None,
+    result: torch.Tensor,
 ) -> Steps | None:
     """Return by what a call has rounded a constant, if it is one that rounds.
 
@@ -139,6 +144,7 @@ def steps_of(
         args: its arguments.
         kwargs: its keyword arguments.
         known: by what its first argument was rounded.
+        result: what it has returned.
     """
     if isinstance(operator, str):
         return modelopt_steps(*args, **kwargs) if operator == _MODELOPT_FUNCTION else None
@@ -157,10 +163,12 @@ def steps_of(
         return None
     if operator in (aten.detach.default, aten.alias.default):
         return known
-    if operator is aten.t.default or operator is aten.transpose.int:
+    if operator is aten.view.default:
+        return known.reshaped(args[0].shape, result.shape)
+    if not known.has_blocks and operator in (aten.t.default, aten.transpose.int):
         rank = args[0].dim()
         swapped = [dim % rank for dim in (args[1:3] or (0, 1))]
         if known.axis is not None and known.axis % rank in swapped:
-            return Steps(known.scale, sum(swapped) - known.axis % rank)
+            return known._replace(axis=sum(swapped) - known.axis % rank)
         return known
     return None

@@ -9,7 +9,7 @@ import torch
 
 from t2t.network import Network
 from t2t.precision import Kind
-from t2t.rounding import Rounding, Steps, spread
+from t2t.rounding import BOUNDS, Rounding, Steps
 from t2t.tracing.graph import Call, Value
 
 __all__ = ["ADDITION", "PRODUCTS", "Operands", "operands_of", "takes_layers", "with_rounded"]
@@ -93,9 +93,10 @@ def with_rounded(
             # Weights that the model itself has rounded. Their integers and scales become layers, so
             # that TensorRT sees what it may compute with; the numbers stay as they are.
             multiples = _multiples(value.tensor, value.steps)
-            if multiples is not None:
-                scale, axis, _ = value.steps
-                stored = Rounding("int8" if multiples.dtype == torch.int8 else "fp8", axis=axis)
+            # Blocks run along the inputs of a linear layer.
+            fits = not value.steps.has_blocks or call.name.endswith(".linear")
+            if multiples is not None and fits:
+                stored, scale = value.steps.rounding(), value.steps.scale
                 replaced = _bound(net, value.tensor, multiples, scale, stored)
         if replaced is None:
             continue
@@ -160,13 +161,14 @@ def _multiples(x: torch.Tensor, steps: Steps) -> torch.Tensor | None:
     scale, and other packages divide by its reciprocal.
     """
     data = x.detach().cpu()
-    scale = spread(steps.scale, steps.axis, data.dim())
+    scale = steps.rounding().spread(steps.scale, data)
     if data.dtype != torch.float32 or not bool((scale > 0).all() and data.isfinite().all()):
         return None
     rounded = data / scale
     if steps.dtype == torch.int8:
         rounded = rounded.round()
-        if not bool(((rounded >= -128) & (rounded <= 127)).all()):
+        low, high = BOUNDS[steps.bits]
+        if not bool(((rounded >= low) & (rounded <= high)).all()):
             return None
     result = rounded.to(steps.dtype)
     return result if torch.allclose(result.float() * scale, data, rtol=2**-22, atol=0.0) else None

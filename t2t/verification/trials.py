@@ -22,9 +22,12 @@ from t2t.verification.report import OutputReport, Report
 
 __all__ = ["at_edges", "verify"]
 
-# Where sums are made in another order, some numbers tip over to the next step of int8, one in 127;
-# what is half before it is rounded tips over everywhere, so that all of rounding's error shows.
-_RTOL_ROUNDED = {"fp32": 1e-2, "fp16": 1e-1, "bf16": 1e-1}
+# Where sums are made in another order, some numbers tip over to the next step, one in 127 of int8's
+# range and up to one in 8 of a number itself in float8, and what follows multiplies them: PyTorch's
+# own all-MiniLM-L6-v2 with rounded operands moves by 1.2e-2 (int8) and 1.3e-2 (float8) where a part
+# in a million is added to its embeddings. What is half before it is rounded tips over everywhere,
+# so that all of rounding's error shows.
+_RTOL_ROUNDED = {"fp32": 2e-2, "fp16": 1e-1, "bf16": 1e-1}
 
 
 def verify(
