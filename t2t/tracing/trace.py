@@ -194,7 +194,9 @@ def _trace(
         if sees_functions:
             tracer.function_mode = IndexingMode(recorder, tracer.originals)
         if sizes is not None:
-            sizes.mode.shape_env.before_number = tracer.need_functions
+            env = sizes.mode.shape_env
+            stack.callback(setattr, env, "before_number", env.before_number)
+            env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
         places = Places(module, snapshot, state)
         stack.callback(lambda: recorder.graph.kept.extend(places.others(snapshot.restore())))
