@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -354,8 +353,10 @@ def _convert_partial(
     except ConversionError as error:
         whole = error
         if trace is None and not quantized:
-            with suppress(ConversionError):
+            try:
                 trace = _traced(module, inputs, kwargs, options, data_sizes=True)
+            except ConversionError as second:
+                whole = second  # It says more: what the model does with such sizes.
     if trace is not None and not quantized:
         try:
             return _cut(module, trace, options, wishes)

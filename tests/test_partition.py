@@ -502,7 +502,23 @@ def test_a_decision_on_such_a_size_leaves_submodules() -> None:
     model = made(lambda y: y if (y > 2).nonzero().shape[0] else y + 1)
     converted = t2t.convert(model, [X], partial=True)
     assert isinstance(converted, t2t.PartialModule)
+    assert "`nonzero_0 != 0` does not hold" in converted.parts[0].reason
     check(model, converted, X, 0 * X)
+
+
+@pytest.mark.parametrize("number", [torch.max, torch.sum])
+def test_a_decision_on_a_declared_size_beside_a_number_that_is_read(number: Any) -> None:
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            y = x.sin().exp() * number(ids).item() + 1
+            return y[:3] if x.shape[0] >= 3 else y
+
+    inputs = torch.randn(5, 8), torch.tensor([1, 2])
+    with pytest.raises(OptionError, match=r"`x.shape\[0\] >= 3`.* It holds for .* = 3..9"):
+        t2t.convert(Cut(), inputs, partial=True, dynamic_shapes=[{0: (1, 9)}, {}])
+    sizes = [{0: (3, 9)}, {}]
+    converted = t2t.convert(Cut(), inputs, partial=True, dynamic_shapes=sizes, min_block_size=1)
+    check(Cut(), converted, inputs, (torch.randn(9, 8), torch.tensor([-5, -3])))
 
 
 # -- the shape of a graph ------------------------------------------------------------------------
