@@ -228,7 +228,7 @@ class _Cut:
         for before, after in itertools.pairwise(random):
             reads[after].add(before)
         fits = [id(call) not in self.refused for call in self._calls]
-        work = [0 if _only_moves(call) else 1 for call in self._calls]
+        work = [sum(not _only_moves(x) for x in with_bodies([call])) for call in self._calls]
         found = levels(reads, fits, work, self._wishes.min_block_size)
         self._free_movement(found, reads, work)
         blocks: dict[int, _Block] = {}
@@ -272,7 +272,10 @@ class _Cut:
     def _lowered(self, block: _Block) -> Conversion:
         """Make the network of a block."""
         dimensions = self._dimensions(block)
-        graph = Graph(block.inputs, block.calls, None, dimensions, self._graph.boxes)
+        numbers = self._graph.numbers
+        graph = Graph(
+            block.inputs, block.calls, None, dimensions, self._graph.boxes, numbers=numbers
+        )
         inputs = _names(block.inputs, "input")
         outputs = _names(block.outputs, "output")
         builder = create_builder()
@@ -320,6 +323,10 @@ class _Cut:
         found: dict[Symbol, Dimension] = {}
         for symbol, dimension in self._graph.dimensions.items():
             if symbol not in needed:
+                continue
+            held, sized = self._graph.numbers.get(symbol, (None, None))
+            if held is not None and held is sized:  # a real number, which is no dimension
+                block.inputs += [held] if held not in block.inputs else []
                 continue
             places = _places(symbol, block.inputs)
             if not places:
