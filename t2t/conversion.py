@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -32,7 +31,7 @@ from t2t.lowering import Conversion, Traced, trace_module, without_dropout
 from t2t.module import Converted, PartialModule, TRTModule
 from t2t.module.weight_map import WeightMap, with_other_weights
 from t2t.options import check_module, check_options, refuse_unknown
-from t2t.partial import convert_parts
+from t2t.partial import check_example, convert_parts
 from t2t.partition import Wishes, partitioned
 from t2t.precision import Policy, Tuning
 from t2t.quantization.calibration import calibrate
@@ -374,6 +373,7 @@ def _convert_partial(
     reason = f"{'torch_executed_ops' if wishes.operators else 'torch_executed_modules'} names parts"
     wished = wishes.operators or wishes.modules
     trace, whole = None, ConversionError(f"{reason} of it") if wished else None
+    has_data_sizes = False
     quantized = _quantized(options)
     try:
         trace = _traced(module, inputs, kwargs, options)
@@ -386,16 +386,24 @@ def _convert_partial(
     except ConversionError as error:
         whole = error
         if trace is None and not quantized:
-            with suppress(ConversionError):
+            try:
                 trace = _traced(module, inputs, kwargs, options, data_sizes=True)
+                has_data_sizes = True
+            except ConversionError as second:
+                whole = second  # It says more: what the model does with such sizes.
     if trace is not None and not quantized:
         try:
-            return _cut(module, trace, options, wishes)
+            converted = _cut(module, trace, options, wishes)
+            if trace.graph.numbers:
+                # Code that asks for the type of a number takes another way than with a plain one.
+                check_example(converted, module, inputs, kwargs)
+            return converted
         except OptionError:
             raise
         except ConversionError as error:
             # A model has submodules left to convert; of a function this is all there is to say.
-            whole = error if wished or not isinstance(module, torch.nn.Module) else whole
+            says_more = wished or has_data_sizes or not isinstance(module, torch.nn.Module)
+            whole = error if says_more else whole
             _log.info("its operators are not cut: %s", error)
     if wishes.operators:
         raise whole or ConversionError(reason)

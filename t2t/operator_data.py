@@ -196,8 +196,9 @@ def size_of(data: Data, values: Mapping[int, torch.Tensor]) -> Any:
     """Return a size for these tensors by number."""
     if isinstance(data, Mapping):
         tensor, dim = values[data["tensor"]], data["dim"]
-        size = int(tensor) if dim is None else tensor.shape[dim]
-        return (size - data["offset"]) // data["factor"]
+        if dim is None:
+            return tensor.item()
+        return (tensor.shape[dim] - data["offset"]) // data["factor"]
     if isinstance(data, list):
         return NUMBERS[data[0]](*(size_of(item, values) for item in data[1:]))
     return data

@@ -29,7 +29,7 @@ from t2t.torch_internals import (
 from t2t.verification import OutputReport
 from t2t.verification.metrics import RTOL, measure
 
-__all__ = ["convert_parts"]
+__all__ = ["check_example", "convert_parts"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +80,23 @@ def convert_parts(
         raise ConversionError(f"no part of the model converts: {reason}{reasons}")
     search.try_out()
     return PartialModule(with_parts(model, search.engines), search.table(reason))
+
+
+def check_example(
+    converted: TRTModule, module: Callable[..., Any], inputs: Any, kwargs: Mapping[str, Any] | None
+) -> None:
+    """Raise ConversionError where a converted module differs from the original on the example."""
+    args, named = arguments(inputs, kwargs)
+    with torch.no_grad(), preserved(module):
+        torch.manual_seed(0)
+        try:
+            output = module(*args, **named)
+        except (RuntimeError, ValueError, IndexError, TypeError):  # as torch._check raises them
+            return
+        torch.manual_seed(0)
+        problem = _difference(converted, args, named, output)
+    if problem:
+        raise ConversionError(problem)
 
 
 def _matching(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Everything that building and running use of TensorRT exists in every version we speak of.
+"""What networks, building and running use of TensorRT exists in every version we speak of.
 
 tests/data/trt_api.json lists the members of TensorRT's classes in its releases, as introspection of
 the bindings gave them.
@@ -30,6 +30,10 @@ OBJECTS = {
         "tensor": "ITensor",
     },
     "t2t/building/progress.py": {},
+    "t2t/network/core.py": {"layer": "ILayer"},
+    "t2t/network/layers.py": {},
+    "t2t/network/loops.py": {"layer": "ILayer"},
+    "t2t/network/movement.py": {},
     "t2t/onnx.py": {
         "network": "INetworkDefinition",
         "parser": "OnnxParser",
@@ -50,6 +54,8 @@ OBJECTS = {
     "t2t/runtime/outputs.py": {},
     "t2t/runtime/execution.py": {"_engine": "ICudaEngine", "context": "IExecutionContext"},
 }
+# What methods of these are called by name: core.add_to(owner, "add_trip_limit", ...).
+OWNERS = ("INetworkDefinition", "ILoop", "IIfConditional")
 # Asked for by feature, or only where backend.is_rtx().
 RTX_ONLY = {
     ("ComputeCapability", None),
@@ -68,12 +74,23 @@ RTX_ONLY = {
     ("IRuntimeConfig", "dynamic_shapes_kernel_specialization_strategy"),
     ("Runtime", "get_engine_validity"),
 }
+# Asked for with backend.has_layer, or refused with the version's name where it is not there.
+NEWER = {
+    ("INetworkDefinition", "add_cumulative"),
+    ("INetworkDefinition", "add_plugin_v3"),
+    ("INetworkDefinition", "add_unsqueeze"),
+}
 
 
 def uses(path):
     """List (class, member) of TensorRT in a file; member is None for the class itself."""
     found = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add", "add_to"):
+            names = [x.value for x in node.args[:2] if isinstance(x, ast.Constant)]
+            for name in names[:1]:
+                owners = [cls for cls in OWNERS if versions_with(cls, name)] or OWNERS[:1]
+                found.update((cls, name) for cls in owners)
         if not isinstance(node, ast.Attribute):
             continue
         value = node.value
@@ -99,7 +116,8 @@ def versions_with(cls, member):
 # What is not in the data; each has been there since TensorRT 8.
 FUNCTIONS = {("get_plugin_registry", None), ("DeviceType", None), ("DeviceType", "DLA")}
 USES = sorted(
-    {use for path in OBJECTS for use in uses(path) if use[1] != "__init__"} - FUNCTIONS, key=str
+    {use for path in OBJECTS for use in uses(path) if use[1] != "__init__"} - FUNCTIONS - NEWER,
+    key=str,
 )
 
 
@@ -151,6 +169,11 @@ def test_every_version_has_the_operations_on_sizes():
         assert versions_with("DimensionOperation", operation) == API["versions"]
 
 
+def test_what_is_newer_than_some_versions():
+    for cls, member in NEWER:
+        assert 0 < len(versions_with(cls, member)) < len(API["versions"])
+
+
 def test_only_tensorrt_proper_has_plugin_layers():
     found = versions_with("INetworkDefinition", "add_plugin_v3")
     assert found == [version for version in API["versions"] if version.startswith("trt")]
@@ -162,6 +185,9 @@ def test_the_scan_sees_the_code():
     assert ("Runtime", "deserialize_cuda_engine") in USES
     assert ("TensorIOMode", "INPUT") in USES
     assert ("IExprBuilder", "operation") in USES
+    assert ("INetworkDefinition", "add_unary") in USES
+    assert {("ILoop", "add_trip_limit"), ("IIfConditional", "add_output")} <= set(USES)
+    assert {("ILayer", "set_input"), ("TripLimit", "WHILE"), ("LoopOutput", "REVERSE")} <= set(USES)
     assert ("PluginFieldType", "CHAR") in USES
     assert set(USES) >= RTX_ONLY
     assert len(USES) > 40

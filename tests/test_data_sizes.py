@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import scan
 
 import t2t
 from t2t.errors import CheckpointError
@@ -257,17 +259,168 @@ def truth(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     return m.last(y if bool((x > 2).any()) else -y)
 
 
-def real(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-    return m.last(y * x.max().item())
+def at_least(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y / max(x.max().item(), 1e-3))
 
 
-@pytest.mark.parametrize("choose", [decided, truth, real])
+def plain(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y * float(x.mean()))
+
+
+def not_a_number(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.mean().item()
+    return m.last(y if k != k else y * k)
+
+
+def cut_off(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    return m.last(y * int(x.abs().max().item() * 10))
+
+
+def caught(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    try:
+        k = int(x.abs().max().item())
+    except Exception:  # noqa: BLE001  as users write it
+        k = 100
+    return m.last(y * k)
+
+
+def written_out(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.mean().item()
+    return m.last(y * k * len(f"{k:.3f}"))
+
+
+def asked_for_its_type(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.abs().max().item()
+    return m.last(y * k if isinstance(k, float) else y)
+
+
+def returned(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.mean().item()
+    return m.last(y * k), k
+
+
+DECISIONS = [
+    decided,
+    truth,
+    at_least,
+    plain,
+    not_a_number,
+    cut_off,
+    caught,
+    written_out,
+    asked_for_its_type,
+    returned,
+]
+
+
+@pytest.mark.parametrize("choose", DECISIONS)
 def test_decisions_on_numbers_leave_submodules(choose: Any) -> None:
     model = Behind(choose).eval()
     x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
     converted = t2t.convert(model, [x], partial=True)
     assert isinstance(converted, t2t.PartialModule)
+    assert converted.parts[0].reason
     check(model, converted, x, x.abs() + 2, -x.abs())
+
+
+def scaled(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = y.abs().max().item()
+    return m.last(y / k).softmax(-1) * (k + 1) + k
+
+
+def computed(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.std().item()
+    kept = k
+    k *= 2
+    k += 1
+    return m.last(y * k - kept).softmax(-1) * k**2 / math.sqrt(k) + math.exp(-kept) % 0.7 - k / 3
+
+
+def one_after_the_other(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    y = y * x.mean().item() + 1
+    y = (m.last(y) / y.std().item()).softmax(-1).exp()
+    return y * y.max().item()
+
+
+def several(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    a, b = x[0, :2].tolist()
+    return m.last(y * a + b).softmax(-1), torch.tensor([a, b, a * b]), torch.full((2, 3), b)
+
+
+def in_place(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.amax().item()
+    y += k
+    y[:, 0] = k
+    y[:, 1].mul_(k)
+    y[:, 2].fill_(2 * k)
+    return m.last(y.masked_fill(y > 3, k)).softmax(-1) + y.clamp(-k, k).mean()
+
+
+def of_integers(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = y.mean().item()
+    whole = (x * 3).long()
+    return m.last(y).softmax(-1) * k, whole * k, whole / k, (x > 0) * k, x > k
+
+
+def in_a_loop(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = y.abs().max().item()
+    return m.last(scan(lambda h, row: (h + row / k, (h * k).sin()), 0 * y[0], y)[1])
+
+
+def in_a_branch(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = y.abs().max().item()
+    return m.last(torch.cond(x[0, 0] > 0, lambda y: (y @ y.t()) @ y / k, lambda y: y * k, (y,)))
+
+
+def of_half(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k, d = x.half().amax().item(), x.double().mean().item()
+    return m.last(y * k + d).softmax(-1).exp() * k
+
+
+def demanded(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    k = x.abs().max().item()
+    torch._check(k > 0.01, lambda: "too small")
+    return m.last(y / k).softmax(-1).exp()
+
+
+READ = [
+    scaled,
+    computed,
+    one_after_the_other,
+    several,
+    in_place,
+    of_integers,
+    in_a_loop,
+    in_a_branch,
+    of_half,
+    demanded,
+]
+
+
+@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_real_numbers_that_are_read(read: Any, dynamic: bool, tmp_path: Any) -> None:
+    model = Behind(read).eval()
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
+    options: dict[str, Any] = {"max_batch_size": 12} if dynamic else {}
+    converted = t2t.convert(model, [x], partial=True, **options)
+    assert type(converted) is t2t.TRTModule
+    converted = loaded(converted, tmp_path)
+    check(model, converted, x, -3 * x, x.flip(0) / 7 + 0.1)
+    if dynamic:
+        check(model, converted, torch.randn(12, 6), torch.randn(2, 6))
+    if read is demanded:
+        with pytest.raises(RuntimeError, match="too small"):
+            converted(0 * x)
+
+
+def test_a_real_number_in_half_precision() -> None:
+    model = Behind(scaled).eval()
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
+    converted = t2t.convert(model, [x], partial=True, fp16=True)
+    assert converted.precision == "fp16"
+    check(model, converted, x, -3 * x, x.flip(0) / 7, rtol=1e-2)
 
 
 def test_a_number_that_is_too_large_to_compute_with_raises() -> None:

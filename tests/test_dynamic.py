@@ -509,6 +509,22 @@ def test_what_narrowing_cannot_mend_does_not_advise_it() -> None:
 
 
 @functools.lru_cache
+def test_sizes_are_written_in_place() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y, whole = x * 1, x[:, 0].long()
+        y[:, 0] = x.shape[0]
+        y[:, 1].fill_(x.shape[0] / 3)
+        return y + whole.fill_(x.shape[0] * 2)[:, None]
+
+    shapes = [{0: (1, 8)}]
+    compared(function, images((4, 3, 5), (8, 3, 5), (1, 3, 5)), dynamic_shapes=shapes)
+
+
+def test_real_numbers_that_no_layer_computes_are_refused() -> None:
+    with pytest.raises(UnsupportedArgumentError, match=r"no layers compute `.*test_dynamic\.py"):
+        to_network(lambda x: x * (x.shape[2] * 0.3 % 0.7), [X], dynamic_shapes=[{2: (1, 8)}])
+
+
 def positions(count: int) -> torch.Tensor:
     return torch.arange(count)
 

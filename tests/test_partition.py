@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._higher_order_ops import scan, while_loop
 
 import t2t
 from t2t import registry
@@ -503,7 +504,23 @@ def test_a_decision_on_such_a_size_leaves_submodules() -> None:
     model = made(lambda y: y if (y > 2).nonzero().shape[0] else y + 1)
     converted = t2t.convert(model, [X], partial=True)
     assert isinstance(converted, t2t.PartialModule)
+    assert "`nonzero_0 != 0` does not hold" in converted.parts[0].reason
     check(model, converted, X, 0 * X)
+
+
+@pytest.mark.parametrize("number", [torch.max, torch.sum])
+def test_a_decision_on_a_declared_size_beside_a_number_that_is_read(number: Any) -> None:
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            y = x.sin().exp() * number(ids).item() + 1
+            return y[:3] if x.shape[0] >= 3 else y
+
+    inputs = torch.randn(5, 8), torch.tensor([1, 2])
+    with pytest.raises(OptionError, match=r"`x.shape\[0\] >= 3`.* It holds for .* = 3..9"):
+        t2t.convert(Cut(), inputs, partial=True, dynamic_shapes=[{0: (1, 9)}, {}])
+    sizes = [{0: (3, 9)}, {}]
+    converted = t2t.convert(Cut(), inputs, partial=True, dynamic_shapes=sizes, min_block_size=1)
+    check(Cut(), converted, inputs, (torch.randn(9, 8), torch.tensor([-5, -3])))
 
 
 # -- the shape of a graph ------------------------------------------------------------------------
@@ -597,6 +614,85 @@ def test_modules_that_stay_in_pytorch() -> None:
     assert engines(converted) == 1
     assert all("names its module" in part.reason for part in converted.parts[1:4])
     check(model, converted, X, torch.randn(2, 3, 8, 10))
+
+
+class Steps(nn.Module):
+    """A part that goes in steps, and three small layers behind an operator in PyTorch."""
+
+    def __init__(self, part: Callable[..., Any]) -> None:
+        super().__init__()
+        self.inner, self.part = nn.Linear(8, 8), part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.digamma(self.part(self.inner, x).abs() + 1)
+        return self.inner(self.inner(self.inner(y)))
+
+
+def scanned(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return scan(lambda h, row: ((h + layer(row)).sin(), layer(h)), x[0], x)[1]
+
+
+def repeated(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    def step(i: torch.Tensor, y: torch.Tensor) -> Any:
+        return i + 1, layer(y).tanh()
+
+    return while_loop(lambda i, y: i < y.sum() + 2, step, (torch.zeros(()), x))[1]
+
+
+def branched(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: layer(layer(x)), layer, (x,))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.layers = kind(8, 8)
+
+    def forward(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
+        del layer
+        return self.layers(x[:, None])[0][:, 0]
+
+
+# How many products of a row and a matrix of 8 x 8 there are for each row of x, beside the three.
+PARTS_OF_STEPS = {
+    "scan": (scanned, 2),
+    "while_loop": (repeated, 1),  # each step as one
+    "cond": (branched, 2),
+    "rnn": (Recurrent(nn.RNN), 2),
+    "gru": (Recurrent(nn.GRU), 6),
+    "lstm": (Recurrent(nn.LSTM), 8),
+}
+
+
+@pytest.mark.parametrize("name", PARTS_OF_STEPS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_steps_of_a_loop_are_work(name: str, dynamic: bool) -> None:
+    part, products = PARTS_OF_STEPS[name]
+    torch.manual_seed(0)
+    model = Steps(part).eval()
+    x = torch.randn(5, 8)
+    options = {"max_batch_size": 7} if dynamic else {}
+    converted = t2t.convert(model, [x], partial=True, min_block_size=1, **options)
+    shares = [row.share for row in converted.parts if row.in_engine]
+    assert shares == pytest.approx([products / (products + 3), 3 / (products + 3)])
+    check(model, converted, x, -x, *([torch.randn(7, 8)] if dynamic else []))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_layers_can_stay_in_pytorch(kind: Any, tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    model = Steps(Recurrent(kind)).eval()
+    x = torch.randn(5, 8)
+    converted = t2t.convert(model, [x], partial=True, torch_executed_modules=["part.layers"])
+    assert type(converted) is t2t.TRTModule
+    assert engines(converted) == 1
+    check(model, loaded(converted, tmp_path), x, torch.randn(5, 8))
+    # No list of operators leaves open how many steps there are.
+    with pytest.raises(OptionError, match=r"it cannot stay in PyTorch: .*give shape_examples"):
+        t2t.convert(
+            model, [x], partial=True, torch_executed_modules=["part.layers"], max_batch_size=7
+        )
 
 
 def test_wrong_names_are_said() -> None:

@@ -6,9 +6,10 @@ Usage: python tools/sweep_operators.py [--only PATTERN,...] [--limit SECONDS]
 Each operator runs in a process of its own with a time limit; what it gave is kept in
 out/opinfo.jsonl, so that a sweep that was interrupted goes on where it stopped. `--fresh` starts
 anew (with --only: those operators), `--redo` judges again what is not ok, `--document` only writes
-the document. `--partial` judges fewer samples, converted with partial=True, also of operators that
-TensorRT cannot have (out/opinfo-partial.jsonl, the last part of the document). It ends with an
-error where an operator is wrong, crashes or is not built.
+the document, in which a part stays that no records are kept of. `--partial` judges fewer samples,
+converted with partial=True, also of operators that TensorRT cannot have
+(out/opinfo-partial.jsonl, the last part of the document). It ends with an error where an operator
+is wrong, crashes or is not built.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def main(arguments: Sequence[str]) -> int:
     if not given.document:
         _sweep(given, lambda outcomes: _is_done(outcomes, given))
     records = _read(PARTIAL if given.partial else RECORDS)
-    TARGET.write_text(document(_read(RECORDS), _read(PARTIAL)), encoding="utf-8")
+    before = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
+    TARGET.write_text(document(_read(RECORDS), _read(PARTIAL), before), encoding="utf-8")
     failed = [name for name, outcomes in records.items() if _worst(outcomes) in FAILURES]
     for name in failed:
         sys.stderr.write(f"{name}: {_worst(records[name])}\n")
@@ -228,9 +230,22 @@ def _worst(outcomes: Iterable[dict[str, str]]) -> str:
 
 
 def document(
-    records: dict[str, list[dict[str, str]]], partial: dict[str, list[dict[str, str]]]
+    records: dict[str, list[dict[str, str]]],
+    partial: dict[str, list[dict[str, str]]],
+    before: str = "",
 ) -> str:
-    """Write the whole document: of whole conversions and of partial ones."""
+    """Write the whole document: of whole conversions and of partial ones.
+
+    A part of which no records are kept here stays as it was ``before``.
+    """
+    title = _PARTIAL_HEAD.partition("\n")[0]
+    first, _, second = before.partition(title)
+    first = _whole_part(records) if records else first
+    return first + ("\n".join(_partial_part(partial)) if partial else title + second)
+
+
+def _whole_part(records: dict[str, list[dict[str, str]]]) -> str:
+    """Write what whole conversions gave: a summary, and a row for each operator."""
     classes = Counter(_worst(outcomes) for outcomes in records.values())
     everything = [o for outcomes in records.values() for o in outcomes]
     counts = Counter((o["verdict"], o["form"] or "function") for o in everything)
@@ -255,8 +270,7 @@ def document(
     reasons = ", ".join(f"{reason} ({_listed(LEFT_OUT[reason])})" for reason in LEFT_OUT)
     rows = [_row(name, outcomes) for name, outcomes in sorted(records.items())]
     table = ["| operator | worst | ok | of | what is not |", "|-|-|-|-|-|", *rows]
-    whole = [head, f"Left out: {reasons}.", "", "## By operator", "", *table, ""]
-    return "\n".join([*whole, *_partial_part(partial)])
+    return "\n".join([head, f"Left out: {reasons}.", "", "## By operator", "", *table, "", ""])
 
 
 def _partial_part(records: dict[str, list[dict[str, str]]]) -> list[str]:

@@ -66,7 +66,9 @@ def fill(net: Network, self: torch.Tensor, value: Any) -> NetworkTensor:
 
 def _as(net: Network, x: Any, dtype: torch.dtype) -> NetworkTensor:
     """Return what is written in the dtype of what it is written to."""
-    return converted(net, x, dtype) if net.is_traced(x) else net.tensor(x, dtype)
+    if isinstance(x, torch.Tensor) and net.is_traced(x):
+        return converted(net, x, dtype)
+    return net.tensor(x, dtype)
 
 
 @converter("aten::slice_scatter", meta=_like_first)

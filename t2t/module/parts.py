@@ -19,7 +19,9 @@ class Part:
     Attributes:
         name: its path in the model, as `named_modules` has it.
         in_engine: it is an engine; otherwise it runs in PyTorch.
-        share: its share of the model's multiplications, from 0 to 1, in the example inputs.
+        share: its share of the model's multiplications, from 0 to 1, in the example inputs. Of a
+            while_loop one step counts, as only the data tells how many there are; where submodules
+            are engines, the loops of PyTorch's part count as nothing.
         reason: why it is no engine; "" where it is.
     """
 

@@ -38,6 +38,10 @@ class Movement(NetworkCore):
         """Return which dimensions of the network inputs a symbol stands in."""
         self._sizes.bind(symbol, dimension, inputs)
 
+    def bind_number(self, symbol: Symbol, tensor: NetworkTensor) -> None:
+        """Let a tensor of one element hold the real number of a symbol."""
+        self._sizes.bind_number(symbol, self.reshape(tensor, (1,)))
+
     def place_of(self, symbol: Symbol) -> tuple[NetworkTensor, Place]:
         """Return a network input in which a symbol stands, and where.
 

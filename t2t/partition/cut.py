@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -27,13 +28,15 @@ from t2t.precision import Policy, operator_name
 from t2t.sizes import example_size, expression
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.expressions import evaluate
+from t2t.sizes.fakes import StaticFakeMode
 from t2t.sizes.polynomials import multiple_of
 from t2t.sizes.proofs import span
 from t2t.sizes.terms import Symbol
-from t2t.torch_internals import OpOverload
+from t2t.torch_internals import FakeTensor, OpOverload
 from t2t.tracing import Call, Graph, Value, emit
+from t2t.tracing.control_flow import trip_count
 from t2t.tracing.emit import describe, gaps, located
-from t2t.tracing.graph import with_bodies
+from t2t.tracing.graph import map_tree, with_bodies
 from t2t.tracing.operators import draws_random, operator_info
 
 __all__ = ["Wishes", "partitioned"]
@@ -225,7 +228,7 @@ class _Cut:
         for before, after in itertools.pairwise(random):
             reads[after].add(before)
         fits = [id(call) not in self.refused for call in self._calls]
-        work = [0 if _only_moves(call) else 1 for call in self._calls]
+        work = [sum(not _only_moves(x) for x in with_bodies([call])) for call in self._calls]
         found = levels(reads, fits, work, self._wishes.min_block_size)
         self._free_movement(found, reads, work)
         blocks: dict[int, _Block] = {}
@@ -269,7 +272,10 @@ class _Cut:
     def _lowered(self, block: _Block) -> Conversion:
         """Make the network of a block."""
         dimensions = self._dimensions(block)
-        graph = Graph(block.inputs, block.calls, None, dimensions, self._graph.boxes)
+        numbers = self._graph.numbers
+        graph = Graph(
+            block.inputs, block.calls, None, dimensions, self._graph.boxes, numbers=numbers
+        )
         inputs = _names(block.inputs, "input")
         outputs = _names(block.outputs, "output")
         builder = create_builder()
@@ -317,6 +323,10 @@ class _Cut:
         found: dict[Symbol, Dimension] = {}
         for symbol, dimension in self._graph.dimensions.items():
             if symbol not in needed:
+                continue
+            held, sized = self._graph.numbers.get(symbol, (None, None))
+            if held is not None and held is sized:  # a real number, which is no dimension
+                block.inputs += [held] if held not in block.inputs else []
                 continue
             places = _places(symbol, block.inputs)
             if not places:
@@ -528,11 +538,34 @@ def _only_moves(call: Call) -> bool:
 
 
 def _multiplications(call: Call) -> int:
-    """Count the multiplications and additions of a call, for the example, as PyTorch does."""
+    """Count the multiplications and additions of a call, for the example, as PyTorch does.
+
+    Of branches the larger one counts, of a while_loop one step: the data says how many there are.
+    """
+    if bodies := call.bodies():
+        found = [sum(map(_multiplications, body.used_calls(body.output))) for body in bodies]
+        return max(found) * trip_count(call)
     total = 0
     with suppress(T2TError):
-        for operator, args, kwargs, output in operators_of(call):
+        for operator, args, kwargs, output in operators_of(_at_example(call)):
             count = flop_registry.get(operator.overloadpacket)
             if count is not None:
-                total += int(example_size(count(*args, **kwargs, out_val=output)))
+                total += count(*args, **kwargs, out_val=output)
     return total
+
+
+def _at_example(call: Call) -> Call:
+    """Return a call with the sizes of the example inputs."""
+    if not symbols_of_call(call):
+        return call
+    with StaticFakeMode():
+        args, kwargs, output = map_tree(_in_example, (call.args, call.kwargs, call.output))
+    return replace(call, args=args, kwargs=kwargs, output=output)
+
+
+def _in_example(x: Any) -> Any:
+    if isinstance(x, Value):
+        return Value(_in_example(x.tensor))
+    if not isinstance(x, FakeTensor):
+        return example_size(x)
+    return torch.empty([*map(example_size, x.shape)], dtype=x.dtype, device=x.device)

@@ -66,7 +66,8 @@ class DataSizes:
         """Return why no engine can hold a call; "" where its sizes do not forbid it."""
         inputs = [value.tensor for value in call.inputs()]
         new = symbols_in(call.output) & self.made - symbols_in(call.args, call.kwargs, inputs)
-        if new or any(call is maker.call for maker in self.makers.values()):
+        makers = (x for x in self.makers.values() if call is x.call)
+        if new or (call.problem is None and any(makers)):
             return _MADE
         if not symbols_of_call(call) & self.made <= {*self.makers}:
             return _NOWHERE
@@ -79,7 +80,7 @@ class DataSizes:
 
     def sources(self, call: Call) -> Iterator[Call]:
         """Yield the calls that must run before one, because its arguments hold their sizes."""
-        for symbol in symbols_in(call.args, call.kwargs) & self.made:
+        for symbol in symbols_in(*((x.args, x.kwargs) for x in with_bodies([call]))) & self.made:
             held, _ = self._graph.numbers.get(symbol, (None, None))
             for value in (self.makers.get(symbol), held):
                 if value is not None and value.call is not None and value.call is not call:

@@ -42,6 +42,8 @@ Recorded = tuple[OpOverload, tuple[Any, ...], dict[str, Any], Any]
 
 # They ask for places in memory, which a tensor of the converted module may have elsewhere.
 _BY_MEMORY = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
+# Of their results each is written to as if it had memory of its own: nobody reads the whole again.
+_SPLITTING = (aten.unsafe_chunk, aten.unsafe_split, aten.unsafe_split_with_sizes)
 
 
 class Operators:
@@ -202,6 +204,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return output  # a question of the dispatcher's, such as on which device a tensor is
         if func.overloadpacket in _BY_MEMORY:
             raise ConversionError(f"{func} asks for places in memory")
+        if func.overloadpacket in _SPLITTING:
+            output = [aten.clone.default(x) for x in output]
         operator = aten.reshape.default if func in GROUPING else func
         if not operator_info(func).mutated:
             for x in filter(_is_tensor, tree_leaves(output)):

@@ -25,6 +25,7 @@ _FUNCTIONS = (
 
 NUMBERS: Arithmetic = {
     "constant": lambda x: x,
+    "number": lambda x: x,
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
@@ -171,6 +172,7 @@ def _truth(always: bool, never: bool) -> Interval:
 
 INTERVALS: Arithmetic = {
     "constant": lambda x: (x, x),
+    "number": lambda a: _UNKNOWN,  # noqa: ARG005
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "subtract": lambda a, b: (a[0] - b[1], a[1] - b[0]),
     "multiply": _corners(_product),

@@ -129,6 +129,12 @@ class DynamicSizes:
 
     def _record(self, condition: Value, reason: Reason) -> None:
         """Note a condition; raise at once where it can hold for no range of sizes."""
+        if symbols_of(condition) & self._env.reals:
+            self._refusal = GuardError(
+                "the model decides on a number that it reads from a tensor, or needs a plain "
+                f"one: `{text(condition)}` at {self._locate()}; use torch.where"
+            )
+            raise self._refusal
         if reason in ("number", "internal") and symbols_of(condition) & self.mode.made:
             # A loop over as many elements as the example's would take long for nothing; where the
             # model catches that, it is raised at the end.

@@ -36,6 +36,7 @@ __all__ = [
     "modulo",
     "multiply",
     "negation",
+    "number",
     "power",
     "real",
     "round_even",
@@ -170,6 +171,11 @@ def real(a: Value) -> Value:
     return a if kind_of(a) is float else _ratio(a, 1)
 
 
+def number(symbol: Symbol) -> Value:
+    """Return a real number of which nothing is known, under the name of a symbol."""
+    return Operation("number", (integers.symbol_value(symbol),), float)
+
+
 def _real(name: str, *args: Value) -> Value:
     if _is_number(*args):
         return NUMBERS[name](*args)  # type: ignore[no-any-return]
@@ -269,7 +275,7 @@ def _integer_quotient(a: Operation) -> tuple[Value, ...] | None:
 
 def equal(a: Value, b: Value) -> Value:
     """Return the condition a == b."""
-    if a is b:
+    if a is b and kind_of(a) is not float:  # NaN does not equal itself
         return True
     if _is_number(a, b):
         return bool(a == b)
@@ -464,6 +470,7 @@ def substitute(x: Value, values: Mapping[Symbol, Value]) -> Value:
 _EXPRESSIONS: Arithmetic = {
     **{name: (lambda a, name=name: function(name, a)) for name in NUMBERS},
     "constant": lambda x: x,
+    "number": lambda x: Operation("number", (x,), float),
     "add": add,
     "subtract": subtract,
     "multiply": multiply,

@@ -55,6 +55,7 @@ class SizeLayers:
         self._net = net
         self._ranges: dict[Symbol, Range] = {}
         self._tensors: dict[Symbol, list[tuple[Any, Place]]] = {}
+        self._numbers: dict[Symbol, Any] = {}
         self._shapes: dict[str, Any] = {}
         self._direct: dict[Value, tuple[Any, int]] = {}
         self._known: dict[Value, Any] = {}
@@ -70,15 +71,22 @@ class SizeLayers:
             size = add(multiply(symbol_value(symbol), place.factor), place.offset)
             self._direct.setdefault(size, (tensor, place.dim))
 
+    def bind_number(self, symbol: Symbol, tensor: Any) -> None:
+        """Return the tensor of shape (1,) that holds the real number of a symbol."""
+        self._numbers[symbol] = tensor
+
     def emit(self, x: Value) -> Any:
         """Return the network tensor of an expression.
 
         Raises:
-            UnsupportedArgumentError: real numbers are rounded, for more sizes than a table holds.
+            UnsupportedArgumentError: real numbers are rounded, for more sizes than a table holds;
+                or there is no layer for a function of them.
         """
         if x in self._direct and x not in self._known:
             self._known[x] = self._size_of(*self._direct[x])
         for part in _operations(x):
+            if part.kind is float and part.name not in self._arithmetic:
+                raise UnsupportedArgumentError(f"no layers compute `{text(part)}` of real numbers")
             if part not in self._known and part.kind is not float and not _has_layer(part):
                 self._known[part] = self._table(part)
         return ex.evaluate(x, _Lazy(self._symbol), self._arithmetic, self._known)
@@ -94,6 +102,8 @@ class SizeLayers:
         return self._tensors[symbol][0]
 
     def _symbol(self, symbol: Symbol) -> Any:
+        if symbol in self._numbers:
+            return self._net.cast(self._numbers[symbol], torch.float32)
         tensor, place = self.place_of(symbol)
         size = self._size_of(tensor, place.dim)
         if place.offset:
@@ -134,6 +144,11 @@ class SizeLayers:
 
     def _points(self, symbols: Sequence[Symbol], what: str) -> dict[Symbol, Any]:
         """Return all combinations of values of symbols."""
+        unknown = [symbol for symbol in symbols if symbol not in self._ranges]
+        if unknown:
+            raise UnsupportedArgumentError(
+                f"{what} depends on a real number that is read from a tensor, which no table holds"
+            )
         axes = [self._ranges[symbol] for symbol in symbols]
         if math.prod(map(len, axes)) > LARGEST_TABLE:
             raise UnsupportedArgumentError(
@@ -226,6 +241,7 @@ def _layers(net: LayerMaker) -> Arithmetic:
     names = ("sqrt", "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")
     return {
         "constant": constant,
+        "number": lambda x: x,
         "add": binary("SUM"),
         "subtract": binary("SUB"),
         "multiply": binary("PROD"),

@@ -94,7 +94,8 @@ def _fit(
     allowed: set[Symbol],
 ) -> None:
     """Leave of each range what conditions on this symbol alone allow."""
-    holding = {symbol: np.ones(len(r), dtype=bool) for symbol, r in result.ranges.items()}
+    # Not of others: numbers that depend on the data have ranges that no memory holds.
+    holding = {symbol: np.ones(len(result.ranges[symbol]), dtype=bool) for symbol in allowed}
     for condition, guard in conditions:
         symbols = ex.symbols_of(condition)
         if len(symbols) == 1 and symbols <= allowed:

@@ -42,6 +42,7 @@ class SizeEnvironment(ShapeEnv):
         leave: takes what PyTorch requires of sizes, and returns whether it is left to the time when
             the model runs.
         message: what `torch._check` says where the condition that it is asked for does not hold.
+        reals: the symbols that stand for real numbers, of which nothing is known.
     """
 
     def __init__(self, record: Callable[[Value, Reason], None]) -> None:
@@ -51,6 +52,7 @@ class SizeEnvironment(ShapeEnv):
         self.before_number: Callable[[], None] = lambda: None
         self.leave: Callable[[Value], bool] = lambda condition: False  # noqa: ARG005
         self.message: Any = None
+        self.reals: set[Symbol] = set()
         self._record = record
         self._nodes: dict[Value, SizeNode] = {}
         self._results: dict[tuple[Any, ...], SizeNode] = {}
@@ -73,8 +75,17 @@ class SizeEnvironment(ShapeEnv):
         key = (function, *(node.key for node in nodes))
         found = self._results.get(key)
         if found is None:
-            found = self._results[key] = self.node(function(*(node.value for node in nodes)))
+            value = function(*(node.value for node in nodes))
+            if kind_of(value) is int and self.reals and ex.symbols_of(value) & self.reals:
+                self.decide(value, "number")  # raises: no size is known to be a rounded number
+            found = self._results[key] = self.node(value)
         return found
+
+    def real(self, size: Any) -> Any:
+        """Return a real number of which nothing is known, under the name of a size."""
+        [symbol] = ex.symbols_of(size.node.value)
+        self.reals.add(symbol)
+        return torch.SymFloat(self.node(ex.number(symbol)))
 
     def example(self, x: Value) -> Any:
         """Return the value for the example inputs."""

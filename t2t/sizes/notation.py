@@ -46,7 +46,7 @@ def text(x: Any) -> str:
     if x.name == "choose":
         condition, a, b = map(text, x.args)
         return f"({a} if {condition} else {b})"
-    if x.name == "ratio" and x.args[1] == 1:
+    if (x.name == "ratio" and x.args[1] == 1) or x.name == "number":
         return text(x.args[0])
     if x.name in _BETWEEN:
         return _BETWEEN[x.name].join(map(_factor, x.args))
@@ -61,7 +61,7 @@ def _factor(x: Any) -> str:
     if isinstance(x, Polynomial):
         written, level = _sum(x)
         return written if level == _ATOM else f"({written})"
-    if isinstance(x, Operation) and x.name == "ratio" and x.args[1] == 1:
+    if isinstance(x, Operation) and x.name in ("ratio", "number") and x.args[1:] in ((), (1,)):
         return _factor(x.args[0])
     return f"({text(x)})" if isinstance(x, Operation) and x.name not in _FUNCTIONS else text(x)
 

@@ -19,13 +19,13 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.loops import Loop
 from t2t.precision import Kind
 from t2t.registry import Converter
-from t2t.sizes import expression, static_size
+from t2t.sizes import example_size, expression, static_size
 from t2t.torch_internals import FakeTensor, flex_attention_in_plain_operators, pytree
 from t2t.tracing.emit import emit_calls
-from t2t.tracing.graph import Graph, Value
+from t2t.tracing.graph import Call, Graph, Value
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["HIGHER_ORDER", "NO_LOOPS"]
+__all__ = ["HIGHER_ORDER", "NO_LOOPS", "trip_count"]
 
 NO_LOOPS = (
     "torch.{name} has no converter: use operators on whole tensors, torch.cond, while_loop, scan, "
@@ -355,6 +355,11 @@ def _converter(name: str, function: Callable[..., Any]) -> Converter:
 CONDITIONAL = _converter("torch.cond", add_conditional)
 SCAN = _converter("torch.scan", add_scan)
 WHILE = _converter("torch.while_loop", add_while)
+
+
+def trip_count(call: Call) -> int:
+    """Return how often the functions of a call run for the example; 1 where only the data tells."""
+    return int(example_size(call.args[-1])) if call.converter is SCAN else 1
 
 
 # -- attention -------------------------------------------------------------------------------------

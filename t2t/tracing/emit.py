@@ -85,6 +85,9 @@ def _begin(graph: Graph, net: Network, names: Sequence[str]) -> None:
     for symbol, dimension in graph.dimensions.items():
         if dimension.places:
             net.bind_symbol(symbol, dimension, tensors)
+    for symbol, (held, _) in graph.numbers.items():
+        if held in graph.inputs:
+            net.bind_number(symbol, tensors[graph.inputs.index(held)])
 
 
 def gaps(
@@ -100,6 +103,7 @@ def gaps(
     missing: set[int] = set()
     # Sizes that depend on the data are those of what comes from the call that makes them.
     made = {s: d for s, d in graph.dimensions.items() if not d.places}
+    reals = {id(held.tensor): s for s, (held, sized) in graph.numbers.items() if held is sized}
     for call in calls:
         try:
             for value in call.inputs():
@@ -113,6 +117,8 @@ def gaps(
                     continue
                 if is_supported(x.dtype) and x.ndim <= MAX_RANK:
                     tensor = net.add_input(f"{call.short_name}_result", x)
+                    if id(x) in reals:
+                        net.bind_number(reals[id(x)], tensor)
                     for dim, size in enumerate(map(expression, x.shape) if made else ()):
                         for symbol in symbols_of(size) & {*made}:
                             multiple = multiple_of(size, symbol)

@@ -140,7 +140,8 @@ class Graph:
         reseeded: whether it set the seed of random numbers.
         checks: what must hold of sizes that depend on the data.
         numbers: for the symbol of a number that the model has read, the tensor that it is read from
-            and one whose size is as much as the number is above its least value.
+            and one whose size is as much as the number is above its least value; of a real number
+            the same again.
     """
 
     inputs: list[Value] = field(default_factory=list)

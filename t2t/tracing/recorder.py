@@ -386,29 +386,37 @@ class Recorder:
         self.memory[x].storage.unwritable = UnsupportedOperatorError(text)
 
     def read_number(self, x: torch.Tensor) -> Any:
-        """Return the integer in a traced tensor, as a size that depends on the data.
+        """Return the number in a traced tensor, an integer as a size that depends on the data.
 
-        None where such sizes are refused, and where it is no integer.
+        None where such sizes are refused, and where it is a bool or complex.
         """
         new_size = getattr(self.mode, "new_size", None)
-        if new_size is None or x.dtype == torch.bool or x.dtype.is_floating_point or x.is_complex():
+        if new_size is None or x.dtype == torch.bool or x.is_complex():
             return None
+        if x.dtype.is_floating_point:
+            number = new_size("item", 1, 2)  # the example is 1, of which most functions are known
+            [symbol] = symbols_of(expression(number))
+            value = self.value(self._in_pytorch(aten.clone.default, x))
+            self.graph.numbers[symbol] = (value, value)
+            env: Any = self.mode.shape_env
+            return env.real(number)
         limits = torch.iinfo(x.dtype)
         # Of larger ones too little can be proved; the converted module raises.
         number = new_size("item", max(limits.min, -EXACT), min(limits.max, EXACT))
         [symbol] = symbols_of(expression(number))
 
-        def in_pytorch(operator: OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:
-            call = self.call(operator_info(operator).name, None, args, kwargs)
-            call.problem = UnsupportedOperatorError(_NUMBER)
-            output = self.run(operator, args, kwargs)
-            return self.register(call, operator, output, [], [])  # type: ignore[no-any-return]
-
-        held = in_pytorch(aten.clone.default, x)
+        held = self._in_pytorch(aten.clone.default, x)
         size = [number - symbol.low]
-        sized = in_pytorch(aten.new_empty.default, held, size, dtype=torch.bool)
+        sized = self._in_pytorch(aten.new_empty.default, held, size, dtype=torch.bool)
         self.graph.numbers[symbol] = (self.value(held), self.value(sized))
         return number
+
+    def _in_pytorch(self, operator: OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Record an operator that no engine holds."""
+        call = self.call(operator_info(operator).name, None, args, kwargs)
+        call.problem = UnsupportedOperatorError(_NUMBER)
+        output = self.run(operator, args, kwargs)
+        return self.register(call, operator, output, [], [])  # type: ignore[no-any-return]
 
     # -- views and writes --------------------------------------------------------------------------
 

@@ -52,6 +52,11 @@ ONE = (
     "the dimension static, or as the Dim of the one that it is broadcast to"
 )
 
+READ = (
+    "the model reads a number from a tensor (.item()), and does with it what only plain ones can: "
+    "{error}; compute with the tensor"
+)
+
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
@@ -195,7 +200,9 @@ def _trace(
         if sees_functions:
             tracer.function_mode = IndexingMode(recorder, tracer.originals)
         if sizes is not None:
-            sizes.mode.shape_env.before_number = tracer.need_functions
+            env = sizes.mode.shape_env
+            stack.callback(setattr, env, "before_number", env.before_number)
+            env.before_number = tracer.need_functions
         snapshot = Snapshot(module)
         places = Places(module, snapshot, state)
         stack.callback(lambda: recorder.graph.kept.extend(places.others(snapshot.restore())))
@@ -259,6 +266,9 @@ def _explained(
     reason = _limit(error)
     if reason:
         return UnsupportedOperatorError(f"{reason}{where}")
+    if recorder.graph.numbers:
+        # Where the model itself is at fault, it raises again when its submodules are looked for.
+        return UnsupportedOperatorError(f"{READ.format(error=error)}{where}")
     add_note(error, f"raised by the model itself, while t2t ran its forward pass{where}")
     return error
 
