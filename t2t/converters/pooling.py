@@ -19,9 +19,13 @@ from t2t.converters._window_indices import adaptive_elements, indices_of_maxima,
 from t2t.converters._windows import Windows, average_pool, max_pool
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
+from t2t.sizes import smallest, static_size
 
 __all__ = [
     "adaptive_avg_pool",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "adaptive_max_pool",
     "avg_pool1d",
     "avg_pool2d",
@@ -193,6 +197,46 @@ def _average(
 
 
 # -- as many windows as asked for ------------------------------------------------------------------
+
+
+def _one_window(n: int, input: torch.Tensor, output_size: int | Sequence[int | None] | None) -> Any:
+    """Compute the fake mean of all elements; other pooling is left to its operator."""
+    sizes = [output_size] * n if isinstance(output_size, int | None) else [*output_size]
+    if (
+        [size is not None and static_size(size) == 1 for size in sizes] != [True] * n
+        or input.dim() not in (n + 1, n + 2)
+        or not input.is_floating_point()
+        or torch.is_autocast_enabled(input.device.type)
+        or any(smallest(size) < 1 for size in input.shape)
+    ):
+        return NotImplemented
+    return input.new_empty((*input.shape[:-n], *[1] * n))
+
+
+# At size 1, PyTorch makes a mean of it, which is computed in float32, and changes its strides.
+@converter(
+    "torch.nn.functional.adaptive_avg_pool1d",
+    "torch.adaptive_avg_pool1d",
+    meta=functools.partial(_one_window, 1),
+)
+def adaptive_avg_pool1d(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
+    """Convert ([N], C, L) to ([N], C, 1)."""
+    del output_size
+    return adaptive_avg_pool(net, input, [1])
+
+
+@converter("torch.nn.functional.adaptive_avg_pool2d", meta=functools.partial(_one_window, 2))
+def adaptive_avg_pool2d(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
+    """Convert ([N], C, H, W) to ([N], C, 1, 1)."""
+    del output_size
+    return adaptive_avg_pool(net, input, [1, 1])
+
+
+@converter("torch.nn.functional.adaptive_avg_pool3d", meta=functools.partial(_one_window, 3))
+def adaptive_avg_pool3d(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
+    """Convert ([N], C, D, H, W) to ([N], C, 1, 1, 1)."""
+    del output_size
+    return adaptive_avg_pool(net, input, [1, 1, 1])
 
 
 @converter("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d")

@@ -493,12 +493,14 @@ def may_be_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 def _same_layout(x: torch.Tensor, view: torch.Tensor) -> bool:
     """Return whether a view is its tensor as it is; sizes and strides may be dynamic."""
+    strides = zip(x.stride(), view.stride(), x.shape, strict=False)
     return all(
         expression(a) == expression(b)
         for a, b in (
             (x.ndim, view.ndim),
             *zip(x.shape, view.shape, strict=False),
-            *zip(x.stride(), view.stride(), strict=False),
+            # There is no step along one element.
+            *((step, other) for step, other, size in strides if static_size(size) != 1),
             (x.storage_offset(), view.storage_offset()),
         )
     )
