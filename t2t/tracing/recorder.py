@@ -11,7 +11,13 @@ from typing import Any
 import torch
 
 from t2t import registry
-from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
+from t2t.errors import (
+    ConversionError,
+    StateError,
+    T2TError,
+    UnsupportedArgumentError,
+    UnsupportedOperatorError,
+)
 from t2t.isolation import Interrupts, storage_key
 from t2t.precision import Cast
 from t2t.registry import Converter, Precision
@@ -320,7 +326,9 @@ class Recorder:
         is_complex = any(
             isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)
         )
-        if is_complex and call.converter is None:
+        # What a formula refuses is said as it is.
+        refused = isinstance(call.problem, UnsupportedArgumentError)
+        if is_complex and call.converter is None and not refused:
             call.problem = UnsupportedOperatorError(COMPLEX)
         call.function = function
         self.graph.calls.append(call)

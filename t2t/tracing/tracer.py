@@ -372,7 +372,7 @@ class Tracer:
             text = problem or (RANDOM if random else self._no_converter(operator, info))
             call.problem = refusal or UnsupportedOperatorError(text)
         if is_complex:
-            call.problem = UnsupportedOperatorError(COMPLEX)
+            call.problem = refusal or UnsupportedOperatorError(COMPLEX)
         output = self.recorder.run(operator, args, kwargs) if output is NotImplemented else output
         self._check_kinds(info.name, _tensors(output))
         traced = [x for x in tensors if self.recorder.is_traced(x)]
