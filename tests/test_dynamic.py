@@ -508,7 +508,6 @@ def test_what_narrowing_cannot_mend_does_not_advise_it() -> None:
     assert "narrow_shapes" not in refusal(function, inputs, **options)
 
 
-@functools.lru_cache
 def test_sizes_are_written_in_place() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y, whole = x * 1, x[:, 0].long()
@@ -525,6 +524,7 @@ def test_real_numbers_that_no_layer_computes_are_refused() -> None:
         to_network(lambda x: x * (x.shape[2] * 0.3 % 0.7), [X], dynamic_shapes=[{2: (1, 8)}])
 
 
+@functools.lru_cache
 def positions(count: int) -> torch.Tensor:
     return torch.arange(count)
 

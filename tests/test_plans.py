@@ -43,7 +43,7 @@ def test_each_gpu_gets_its_own_plan(monkeypatch):
     assert [x.compute_capabilities for x in engines] == [("8.9",), ("12.0",), ("8.6",)]
     tried = []
 
-    def try_own(engine, device, _budget):
+    def try_own(engine, device, _budget, _cache):
         tried.append(engine.compute_capabilities[0])
         fits = tried[-1] == ".".join(map(str, CAPABILITIES[device.index]))
         return Execution(StandInEngine([], [], dict), torch.device("cpu")) if fits else tried[-1]

@@ -20,6 +20,8 @@ from t2t.tracing.quantizing import ADDITION, operands_of, takes_layers
 
 __all__ = ["Plan", "Wanted", "planned"]
 
+EXCLUDED = "excluded by name"
+
 # Operators whose formulas hand their product through as it is.
 _THROUGH = ("aten::addmm", "aten::baddbmm", "aten::_convolution")
 # What may stand between a convolution and the addition that takes its result.
@@ -66,8 +68,11 @@ class Plan:
         if not self.roundings:
             rows = self.quantization.calls
             reasons = dict.fromkeys(f"{row.call}: {row.reason}" for row in rows)
+            # The names are the user's, or those that a tolerance asks for.
+            excluded = rows and all(row.reason == EXCLUDED for row in rows)
+            why = "; give a larger tolerance, or exclude fewer modules" if excluded else ""
             raise ConversionError(
-                f"there is no product that can be quantized ({'; '.join(reasons) or 'none'})"
+                f"there is no product that can be quantized ({'; '.join(reasons) or 'none'}){why}"
             )
 
 
@@ -109,7 +114,7 @@ def planned(graph: Graph, outputs: Sequence[Value], wanted: Wanted, policy: Poli
             if stays(call) or not any(roundings):
                 continue
         elif stays(call):
-            roundings, reason = (None, None), "excluded by name"
+            roundings, reason = (None, None), EXCLUDED
         else:
             roundings, reason = _product(call, kind, found, wanted)
         for place, rounding in enumerate(roundings):

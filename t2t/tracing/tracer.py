@@ -373,7 +373,13 @@ class Tracer:
             call.problem = refusal or UnsupportedOperatorError(text)
         if is_complex:
             call.problem = refusal or UnsupportedOperatorError(COMPLEX)
-        output = self.recorder.run(operator, args, kwargs) if output is NotImplemented else output
+        try:
+            if output is NotImplemented:
+                output = self.recorder.run(operator, args, kwargs)
+        except Exception:
+            if refusal is not None:
+                raise refusal from None
+            raise
         self._check_kinds(info.name, _tensors(output))
         traced = [x for x in tensors if self.recorder.is_traced(x)]
         return self.recorder.register(call, operator, output, traced, [])
