@@ -192,6 +192,10 @@ EDGES = [
 ADAPTIVE = [
     OpCase("adaptive-avg2d", nn.AdaptiveAvgPool2d(3), [(1, 3, 5, 6)]),
     OpCase("adaptive-avg2d-one", nn.AdaptiveAvgPool2d(1), [(2, 3, 5, 7)], layers=1),
+    OpCase("adaptive-avg1d-one", nn.AdaptiveAvgPool1d(1), [(2, 3, 7)], layers=1),
+    OpCase("adaptive-avg1d-one-torch", lambda x: torch.adaptive_avg_pool1d(x, 1), [(2, 3, 7)],
+           dynamic=[{0: (1, 4), 2: (1, 9)}], shapes=[(4, 3, 5)], layers=1),
+    OpCase("adaptive-avg3d-one", nn.AdaptiveAvgPool3d(1), [(2, 3, 5, 7, 4)], layers=1),
     OpCase("adaptive-avg2d-of-one", lambda x: nn.AdaptiveAvgPool2d(1)(x) + 1, [(2, 3, 1, 1)],
            layers=2),
     OpCase("adaptive-avg2d-channels-last", lambda x: nn.AdaptiveAvgPool2d(1)(x.permute(0, 3, 1, 2)),
