@@ -29,7 +29,7 @@ def _rows(a: torch.Tensor) -> int:
     if rows is None or rows > MOST_ROWS:
         raise UnsupportedArgumentError(
             f"matrices of {a.shape[-1]} rows: elimination is written out step by step; "
-            f"supported: up to {MOST_ROWS}"
+            f"supported: up to {MOST_ROWS}, or partial=True, which leaves them in PyTorch"
         )
     return rows
 

@@ -238,7 +238,6 @@ class DynamicSizes:
             raise self._refusal
         # What converters require from here on is to hold for all sizes.
         self._env.leave = lambda condition: False  # noqa: ARG005
-        self._env.before_number = lambda: None
         hull = {s: Range(s.low, s.high, d.step) for s, d in self._dimensions.items()}
         declared = {s for s, d in self._dimensions.items() if d.places}
         allowed = {s for s in declared if narrow_shapes or s.name in automatic}
