@@ -186,7 +186,7 @@ def test_no_memory_for_a_data_dependent_output(monkeypatch):
     engine = unary(lambda x: x[x > 0], unknown=True)
     execution = Execution(engine, CPU)
     execution.run({"x": torch.ones(2)})
-    monkeypatch.setattr("t2t.runtime.outputs._Growing.allocate", lambda _self, _size: 0)
+    monkeypatch.setattr("t2t.runtime.outputs.Unsized.allocate", lambda _self, _size: 0)
     with pytest.raises(EngineError, match="the engine failed"):
         execution.run({"x": torch.ones(2)})
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckStep", "EngineStep", "OperatorStep", "Partition", "Step", "reads_of"]
 
-RunEngine = Callable[["Converted", Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+RunEngine = Callable[["Converted", Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Partition:
         Args:
             inputs: the input tensors, on one device.
             device: where they are.
-            run_engine: runs an engine, for tensors by name.
+            run_engine: runs an engine, for tensors in the order of its signature.
 
         Returns:
             The outputs. They share no memory with constants.
@@ -188,8 +188,10 @@ class Partition:
         values = {**dict(enumerate(inputs)), **constants}
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             for step, (program, ends) in zip(self.steps, self._programs, strict=True):
+                results: Sequence[torch.Tensor]
                 if isinstance(step, EngineStep):
-                    results = _run_engine(self.engines[step.engine], step, values, run_engine)
+                    given = [values[number] for number in step.inputs]
+                    results = run_engine(self.engines[step.engine], given)
                 elif isinstance(step, CheckStep):
                     results = []
                     if not step.low <= size_of(step.value, values) <= step.high:
@@ -253,14 +255,6 @@ def _check_engine_step(step: EngineStep, engines: Sequence[Converted]) -> None:
     counts = len(signature.inputs), len(signature.outputs)
     if counts != (len(step.inputs), len(step.results)):
         raise CheckpointError(f"{step}: the engine has {counts[0]} inputs and {counts[1]} outputs")
-
-
-def _run_engine(
-    engine: Converted, step: EngineStep, values: Mapping[int, torch.Tensor], run_engine: RunEngine
-) -> list[torch.Tensor]:
-    pairs = zip(engine.signature.inputs, step.inputs, strict=True)
-    results = run_engine(engine, {spec.name: values[number] for spec, number in pairs})
-    return [results[spec.name] for spec in engine.signature.outputs]
 
 
 def _read_step(data: Any) -> Step:
