@@ -215,9 +215,14 @@ def test_types(dtype):
 
 def test_ready_tensors_are_contiguous_and_have_memory():
     x = torch.zeros(4, 6)
-    assert ready(x) is x
-    assert ready(x.t()).is_contiguous()
-    empty = ready(torch.zeros(0, 3))
+    same, address = ready(x)
+    assert same is x
+    assert address == x.data_ptr()
+    turned, address = ready(x.t())
+    assert turned.is_contiguous()
+    assert turned.data_ptr() == address
+    empty, address = ready(torch.zeros(0, 3))
+    assert address
     assert empty.shape == (0, 3)
     assert empty.untyped_storage().nbytes() >= ALIGNMENT
 

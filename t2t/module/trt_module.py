@@ -218,7 +218,7 @@ class TRTModule(torch.nn.Module):
             return self._in_program(args, kwargs)
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise EngineError(_OPAQUE.format(what="torch.jit.trace"))
-        converted = self._filled()
+        converted = self._converted or self._filled()
         signature = converted.signature
         tensors = signature.bind(args, kwargs)
         if signature.state:

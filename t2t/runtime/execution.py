@@ -64,8 +64,8 @@ class _Lane:
         facts: what is known of the inputs of its last run, which fit. TensorRT keeps their shapes,
             and what it inferred from them, until others are set.
         addresses: of these inputs, which TensorRT keeps as well.
-        allocate: makes the memory of each output; None where only the run tells its shape.
-        unsized: the outputs of which that is so, by their place.
+        sized: names of outputs whose shapes are known, and what makes their memory.
+        unsized: memory of those whose shape only a run tells, by name.
     """
 
     def __init__(self, context: Any, reserved: bool, config: Any) -> None:
@@ -74,8 +74,8 @@ class _Lane:
         self.config = config
         self.facts: Facts | None = None
         self.addresses: list[int] = []
-        self.allocate: list[Callable[[], torch.Tensor] | None] = []
-        self.unsized: dict[int, Unsized] = {}
+        self.sized: list[tuple[str, Callable[[], torch.Tensor]]] = []
+        self.unsized: dict[str, Unsized] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,11 +177,8 @@ class Execution:
             EngineError: TensorRT fails; its own words are in the message. Or the engine cannot be
                 in a CUDA graph.
         """
-        try:
-            tensors = [inputs[name] for name in self.names[0]]
-        except KeyError as error:
-            raise ShapeError(f"input {error.args[0]!r} is missing") from None
-        outputs = self._run_on_device(tensors, facts_of(tensors), cuda_graph)
+        tensors = self._in_order(inputs)
+        outputs = self.run_as(self.names, tensors, facts_of(tensors), cuda_graph)
         return dict(zip(self.names[1], outputs, strict=True))
 
     def run_as(
@@ -199,24 +196,13 @@ class Execution:
             facts: what they are.
             cuda_graph: as for `run`.
         """
-        if names == self.names:
-            return self._run_on_device(tensors, facts, cuda_graph)
-        results = self.run(dict(zip(names[0], tensors, strict=True)), cuda_graph)
-        return [results[name] for name in names[1]]
-
-    def _run_on_device(
-        self, tensors: Sequence[torch.Tensor], facts: Facts, cuda_graph: bool
-    ) -> list[torch.Tensor]:
-        stream = None
-        if self._on_cuda:
-            if torch.cuda.current_device() != self.device.index:
-                with torch.cuda.device(self.device):
-                    return self._run_on_device(tensors, facts, cuda_graph)
-            stream = torch.cuda.current_stream(self.device)
-            cuda_graph = cuda_graph and not torch.cuda.is_current_stream_capturing()
-        if cuda_graph and self._capture is not None:
-            return self._run_graph(tensors, facts, stream, self._capture)
-        return self._run(tensors, facts, stream)
+        if names != self.names:
+            results = self.run(dict(zip(names[0], tensors, strict=True)), cuda_graph)
+            return [results[name] for name in names[1]]
+        if self._on_cuda and torch.cuda.current_device() != self.device.index:
+            with torch.cuda.device(self.device):
+                return self._enqueue(tensors, facts, cuda_graph)
+        return self._enqueue(tensors, facts, cuda_graph)
 
     def profile(
         self, inputs: Mapping[str, torch.Tensor], runs: int, warmup: int
@@ -231,10 +217,9 @@ class Execution:
         Returns:
             Name and seconds of each layer, in the order in which TensorRT reports them.
         """
-        tensors = [inputs[name] for name in self.names[0]]
+        tensors = self._in_order(inputs)
         guard = torch.cuda.device(self.device) if self._on_cuda else nullcontext()
         with guard, backend.use(self._backend):
-            stream = torch.cuda.current_stream(self.device) if self._on_cuda else None
             reported = profiler()
             lane = self._new_lane(reserved=True)
             # The context tells it in each enqueue, which waits for the GPU then.
@@ -242,9 +227,9 @@ class Execution:
             for run in range(warmup + runs):
                 if run == warmup:
                     reported.times.clear()
-                self._run(tensors, facts_of(tensors), stream, lane)
-            if stream is not None:
-                stream.synchronize()
+                self._enqueue(tensors, facts_of(tensors), False, lane)
+            if self._on_cuda:
+                torch.cuda.current_stream().synchronize()
         times: list[tuple[str, float]] = reported.times
         return times
 
@@ -257,13 +242,23 @@ class Execution:
         with backend.use(self._backend):
             return layers_of(self._engine)
 
-    def _run(
+    def _in_order(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        try:
+            return [inputs[name] for name in self.names[0]]
+        except KeyError as error:
+            raise ShapeError(f"input {error.args[0]!r} is missing") from None
+
+    def _enqueue(
         self,
         tensors: Sequence[torch.Tensor],
         facts: Facts,
-        stream: torch.cuda.Stream | None,
+        cuda_graph: bool,
         lane: _Lane | None = None,
     ) -> list[torch.Tensor]:
+        """Run on the current device, which is this one."""
+        stream = torch.cuda.current_stream(self.device) if self._on_cuda else None
+        if cuda_graph and self._capture is not None and not self._is_captured():
+            return self._run_graph(tensors, facts, stream, self._capture)
         handle = 0 if stream is None else stream.cuda_stream
         lane = lane or self._take_lane(handle)
         backend.forget_errors()
@@ -275,8 +270,9 @@ class Execution:
         results = self._allocate(lane)
         if not lane.context.execute_async_v3(handle):
             raise EngineError(f"the engine failed: {backend.error_text()}")
-        for place in sorted(lane.unsized):
-            results.insert(place, lane.unsized[place].take())
+        for place, name in enumerate(self.names[1] if lane.unsized else ()):
+            if name in lane.unsized:
+                results.insert(place, lane.unsized[name].take())
         # Only after success: a context that failed may be in any state.
         self._give_back(lane, handle)
         if stream is not None:
@@ -324,15 +320,14 @@ class Execution:
             if port.on_host:
                 raise refused(f"TensorRT writes the output {port.name!r} in CPU memory")
         inputs = [
-            ready(tensor.detach().to(CPU if port.on_host else self.device, copy=True))
+            ready(tensor.detach().to(CPU if port.on_host else self.device, copy=True))[0]
             for port, tensor in zip(self.inputs, given, strict=True)
         ]
         with self._lock:
             lane = self._new_lane(reserved=True, recorded=True)
         with capture.stream(self.device) as handle:
             self._bind(lane, inputs, facts_of(inputs), handle)
-            for place in lane.unsized:
-                name = self.outputs[place].name
+            for name in lane.unsized:
                 raise refused(f"the size of the output {name!r} depends on values")
             outputs = self._allocate(lane)
 
@@ -462,11 +457,15 @@ class Execution:
     def _give_back(self, lane: _Lane, stream: int) -> None:
         if lane.reserved:
             return
-        if self._on_cuda and torch.cuda.is_current_stream_capturing():
+        if self._is_captured():
             # The user's own graph has the context's memory, and is replayed in any stream.
             self._in_graphs_of_others.append(lane)
         else:
             self._idle[stream].append(lane)
+
+    def _is_captured(self) -> bool:
+        """Return whether the user records a CUDA graph."""
+        return self._on_cuda and torch.cuda.is_current_stream_capturing()
 
     def _take_graph(self, stream: int, key: list[Any]) -> _Recorded | None:
         with self._lock:
@@ -503,15 +502,17 @@ class Execution:
                     sizes = tuple(shape)
                     _check(context.set_input_shape(port.name, sizes), port.name, sizes)
             lane.addresses = [0] * len(tensors)
+        if self._reads_host:
+            pairs = zip(self.inputs, tensors, strict=True)
+            tensors = [x.to(CPU) if port.on_host else x for port, x in pairs]
         given = []
         for place, tensor in enumerate(tensors):
-            port = self.inputs[place]
-            tensor = ready(tensor.to(CPU) if port.on_host else tensor)
-            address = _address(tensor)
+            readable, address = ready(tensor)
             if address != lane.addresses[place]:
-                _check(context.set_tensor_address(port.name, address), port.name, "address")
+                name = self.names[0][place]
+                _check(context.set_tensor_address(name, address), name, "address")
                 lane.addresses[place] = address
-            given.append(tensor)
+            given.append(readable)
         if not known:
             self._infer(lane)
             lane.facts = facts
@@ -526,29 +527,29 @@ class Execution:
             raise EngineError(f"no output shapes: {error}; {backend.error_text()}") from error
         if missing:
             raise EngineError(f"not enough is known of {missing}: {backend.error_text()}")
-        lane.allocate = []
-        for place, port in enumerate(self.outputs):
+        lane.sized = []
+        for port in self.outputs:
             shape = tuple(context.get_tensor_shape(port.name))
             device = CPU if port.on_host else self.device
             # Once a context has an allocator, it keeps to it.
-            if -1 not in shape and place not in lane.unsized:
-                lane.allocate.append(sized(shape, port.dtype, device))
-                continue
-            lane.allocate.append(None)
-            if place not in lane.unsized:
+            if -1 not in shape and port.name not in lane.unsized:
+                lane.sized.append((port.name, sized(shape, port.dtype, device)))
+            elif port.name not in lane.unsized:
                 with backend.use(self._backend):
-                    lane.unsized[place] = Unsized(port.dtype, device)
-                allocator = lane.unsized[place].allocator
+                    output = lane.unsized[port.name] = Unsized(port.dtype, device)
+                allocator = output.allocator
                 _check(context.set_output_allocator(port.name, allocator), port.name, "memory")
 
     def _allocate(self, lane: _Lane) -> list[torch.Tensor]:
         """Make new memory for the outputs whose shapes are known, and tell TensorRT of it."""
         outputs = []
-        for name, allocate in zip(self.names[1], lane.allocate, strict=True):
-            if allocate is not None:
-                tensor = allocate()
-                _check(lane.context.set_tensor_address(name, _address(tensor)), name, "address")
-                outputs.append(tensor)
+        for name, make in lane.sized:
+            tensor = make()
+            # Also an empty tensor needs an address, and torch gives it none.
+            address = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
+            if not lane.context.set_tensor_address(name, address):
+                raise _refused(name, "address")
+            outputs.append(tensor)
         for output in lane.unsized.values():
             output.forget()
         return outputs
@@ -561,25 +562,25 @@ class Execution:
         return [tensor.to(self.device) for tensor in results]
 
 
-def _address(tensor: torch.Tensor) -> int:
-    # Also an empty tensor needs an address, and torch gives it none.
-    return tensor.data_ptr() or tensor.untyped_storage().data_ptr()
+def ready(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return the tensor as TensorRT reads it, and its address.
 
-
-def ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as TensorRT reads it: contiguous, with memory at an aligned address."""
+    It is contiguous, with memory, which is aligned on a GPU; the tensor itself, if it is so.
+    """
     address = tensor.data_ptr()
     if (
         address
+        and not (address % ALIGNMENT and tensor.is_cuda)
         and tensor.is_contiguous()
-        and not (tensor.is_cuda and address % ALIGNMENT)
         and not tensor.is_neg()  # the numbers in memory have the other sign
     ):
-        return tensor
+        return tensor, address
     if tensor.numel() == 0:
-        has_address = tensor.untyped_storage().data_ptr() != 0
-        return tensor if has_address else tensor.new_empty(ALIGNMENT)[:0].view(tensor.shape)
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+        if not tensor.untyped_storage().data_ptr():
+            tensor = tensor.new_empty(ALIGNMENT)[:0].view(tensor.shape)
+        return tensor, tensor.untyped_storage().data_ptr()
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor, tensor.data_ptr()
 
 
 def _keep_until_read(given: Sequence[torch.Tensor], stream: torch.cuda.Stream) -> None:
@@ -591,4 +592,8 @@ def _keep_until_read(given: Sequence[torch.Tensor], stream: torch.cuda.Stream) -
 
 def _check(done: bool, name: str, what: object) -> None:
     if not done:
-        raise EngineError(f"TensorRT refuses {name} {what}: {backend.error_text()}")
+        raise _refused(name, what)
+
+
+def _refused(name: str, what: object) -> EngineError:
+    return EngineError(f"TensorRT refuses {name} {what}: {backend.error_text()}")
