@@ -661,17 +661,18 @@ class TRTModule(torch.nn.Module):
         reasons = []
 
         def run_engine(part: Converted, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-            if part.program is not None and any(x.numel() == 0 for x in inputs):
+            facts = facts_of(inputs)
+            if part.program is not None and any(0 in shape for shape, _, _ in facts):
                 # As behind nms that has found nothing: no engine need take that.
                 return part.run_program(inputs)
-            outputs = self._run_network(part, inputs, facts_of(inputs), device)
+            outputs = self._run_network(part, inputs, facts, device)
             assert self.last_run is not None
             reasons.append(self.last_run[1])
             return outputs
 
         outputs = partition.run(tensors, device, run_engine)
         # Only where all engines ran, the module ran in TensorRT.
-        self.last_run = (device, next(filter(None, reasons), ""))
+        self.__dict__["last_run"] = (device, next(filter(None, reasons), ""))
         return outputs
 
     def _run_network(
