@@ -174,10 +174,13 @@ def program(
     operator = find_operator(name)
     called = function or operator
     slots = [_argument(item) for item in args]
+    computed = [(i, x) for i, x in enumerate(slots) if isinstance(x, _Slot | _Size | list)]
     named_slots = {str(key): _argument(item) for key, item in kwargs.items()}
 
     def run(values: Mapping[int, torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-        given = [_filled(item, values, device) for item in slots]
+        given = slots.copy()
+        for place, item in computed:
+            given[place] = _filled(item, values, device)
         if named_slots:
             named = {key: _filled(item, values, device) for key, item in named_slots.items()}
             result = called(*given, **named)
