@@ -112,10 +112,10 @@ def _boundaries() -> Figures:
     mine, others = (one / calls / (2 * ENGINES) for one in times)
     return Figures(
         "From an engine to PyTorch and back",
-        f"A partial module of {ENGINES} engines that do nothing, with a relu of a small tensor behind "
-        "each that stays in PyTorch: the time of a call, the relus' own in it, for each of the "
-        f"{2 * ENGINES} boundaries between the two; against a limit, and beside an nn.Sequential of "
-        "the loops above and nn.ReLU.",
+        f"A partial module of {ENGINES} engines that do nothing, each with a relu of a small "
+        "tensor behind it that stays in PyTorch: the time of a call, with the relus' own, for each "
+        f"of the {2 * ENGINES} boundaries; against a limit, and beside an nn.Sequential of the "
+        "loops above and nn.ReLU.",
         "t2t",
         "other",
         [
