@@ -587,7 +587,7 @@ def _keep_until_read(given: Sequence[torch.Tensor], stream: torch.cuda.Stream) -
     """Keep memory that the caller may drop while the stream still reads it."""
     for tensor in given:
         if tensor.is_cuda:
-            tensor.record_stream(stream)
+            (tensor.detach() if tensor.requires_grad else tensor).record_stream(stream)
 
 
 def _check(done: bool, name: str, what: object) -> None:
