@@ -40,18 +40,19 @@ _UNREADABLE = (
 )
 
 
-# From this size on a read is worth a word to the kernel.
-_LARGE = 1 << 23  # bytes
+_LARGE = 1 << 23
+"""Bytes from which on a read is worth a word to the kernel."""
 
 
-class _LargePages(io.FileIO):
+class _LargePages(io.BufferedReader):
     """A file that is read into memory of large pages, where there are such.
 
     Reading a large tensor takes most of its time for the page faults of new memory: there are 512
-    times fewer of 2 MB than of 4 KB.
+    times fewer of 2 MB than of 4 KB. (One read of the system has 2 GB at most, this class repeats
+    it.)
     """
 
-    def readinto(self, buffer: Any) -> Any:
+    def readinto(self, buffer: Any) -> int:
         size = memoryview(buffer).nbytes
         if size >= _LARGE and sys.platform == "linux":
             page = memory.PAGESIZE
@@ -82,7 +83,9 @@ def read_tensors(
         CheckpointError: it is damaged, is no such file, or holds more than that.
         OSError: it cannot be opened.
     """
-    with _LargePages(path) as file:  # an OSError of torch.load can only come from damage then
+    with _LargePages(
+        io.FileIO(path)
+    ) as file:  # an OSError of torch.load can only come from damage then
         if not file.read(1):
             raise CheckpointError(f"{os.fspath(path)} is no {what}: it is empty")
         file.seek(0)
