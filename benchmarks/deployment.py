@@ -20,7 +20,8 @@ from t2t.io import Signature, TensorSpec
 from t2t.module import Converted, EngineStep, OperatorStep, Partition, TRTModule
 from t2t.runtime import idle_engine
 
-CALLS = 5000
+# Few microseconds are compared in short turns, as a processor's speed changes within seconds.
+CALLS, TURNS = 200, 101
 ENGINES = 8
 MOST_SECONDS = 30e-6
 TIMES_READING = 1.2
@@ -69,7 +70,8 @@ def _calls() -> Figures:
     bare = Bare(nothing, converted.input_names, converted.output_names)
     with torch.no_grad(), one_thread():
         ours, theirs = (
-            one / CALLS for one in medians(_many(idle, x, CALLS), _many(bare, x, CALLS))
+            one / CALLS
+            for one in medians(_many(idle, x, CALLS), _many(bare, x, CALLS), repeats=TURNS)
         )
     return Figures(
         "One call on the host",
@@ -108,7 +110,7 @@ def _boundaries() -> Figures:
     theirs = nn.Sequential(*(layer for one in bare for layer in (one, nn.ReLU())))
     calls = CALLS // ENGINES
     with torch.no_grad(), one_thread():
-        times = medians(_many(ours, x, calls), _many(theirs, x, calls))
+        times = medians(_many(ours, x, calls), _many(theirs, x, calls), repeats=TURNS)
     mine, others = (one / calls / (2 * ENGINES) for one in times)
     return Figures(
         "From an engine to PyTorch and back",

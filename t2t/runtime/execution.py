@@ -257,7 +257,8 @@ class Execution:
     ) -> list[torch.Tensor]:
         """Run on the current device, which is this one."""
         stream = torch.cuda.current_stream(self.device) if self._on_cuda else None
-        if cuda_graph and self._capture is not None and not self._is_captured():
+        captured = self._on_cuda and torch.cuda.is_current_stream_capturing()
+        if cuda_graph and self._capture is not None and not captured:
             return self._run_graph(tensors, facts, stream, self._capture)
         handle = 0 if stream is None else stream.cuda_stream
         lane = lane or self._take_lane(handle)
@@ -265,7 +266,7 @@ class Execution:
         try:
             given = self._bind(lane, tensors, facts, handle)
         except ShapeError:  # the context is as it was
-            self._give_back(lane, handle)
+            self._give_back(lane, handle, captured)
             raise
         results = self._allocate(lane)
         if not lane.context.execute_async_v3(handle):
@@ -274,7 +275,7 @@ class Execution:
             if name in lane.unsized:
                 results.insert(place, lane.unsized[name].take())
         # Only after success: a context that failed may be in any state.
-        self._give_back(lane, handle)
+        self._give_back(lane, handle, captured)
         if stream is not None:
             _keep_until_read(given, stream)
         return self._move_home(results, stream) if self._writes_host else results
@@ -454,18 +455,14 @@ class Execution:
             raise EngineError(f"no execution context: {backend.error_text()}")
         return _Lane(context, reserved, config)
 
-    def _give_back(self, lane: _Lane, stream: int) -> None:
+    def _give_back(self, lane: _Lane, stream: int, captured: bool) -> None:
         if lane.reserved:
             return
-        if self._is_captured():
+        if captured:
             # The user's own graph has the context's memory, and is replayed in any stream.
             self._in_graphs_of_others.append(lane)
         else:
             self._idle[stream].append(lane)
-
-    def _is_captured(self) -> bool:
-        """Return whether the user records a CUDA graph."""
-        return self._on_cuda and torch.cuda.is_current_stream_capturing()
 
     def _take_graph(self, stream: int, key: list[Any]) -> _Recorded | None:
         with self._lock:
