@@ -66,8 +66,8 @@ def page(all_figures: list[Figures]) -> str:
     text = [
         "# Benchmarks",
         "Written by `make bench`; do not edit. All figures of a row come from one run, "
-        "measured in turn, and are medians of five. Times are of the processor, in all threads of "
-        "the process, so that other programs on the machine do not change them much.",
+        "measured in turn, and are medians of five or more. Times are of the processor, in all "
+        "threads of the process, so that other programs on the machine do not change them much.",
         f"Machine: {facts}.",
     ]
     for figures in all_figures:

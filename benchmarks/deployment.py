@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import t2t
 from benchmarks.execution import one_thread
 from benchmarks.measure import Figures, Row, medians
 from t2t.dtypes import from_trt
-from t2t.module import TRTModule
+from t2t.io import Signature, TensorSpec
+from t2t.module import Converted, EngineStep, OperatorStep, Partition, TRTModule
 from t2t.runtime import idle_engine
 
-CALLS = 5000
+# Few microseconds are compared in short turns, as a processor's speed changes within seconds.
+CALLS, TURNS = 200, 101
+ENGINES = 8
 MOST_SECONDS = 30e-6
 TIMES_READING = 1.2
 
@@ -30,6 +34,7 @@ class Bare(nn.Module):
         super().__init__()
         self.engine, self.context = engine, engine.create_execution_context()
         self.input_names, self.output_names = inputs, outputs
+        self.on_gpu = torch.cuda.is_available()
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         for name, x in zip(self.input_names, inputs, strict=True):
@@ -41,14 +46,14 @@ class Bare(nn.Module):
             shape = tuple(self.context.get_tensor_shape(name))
             outputs.append(torch.empty(size=shape, dtype=dtype, device=inputs[0].device))
             self.context.set_tensor_address(name, outputs[-1].data_ptr())
-        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else 0
+        stream = torch.cuda.current_stream().cuda_stream if self.on_gpu else 0
         self.context.execute_async_v3(stream)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _many(module: nn.Module, x: torch.Tensor) -> Callable[[], object]:
+def _many(module: Callable[..., Any], x: torch.Tensor, calls: int) -> Callable[[], object]:
     def run() -> None:
-        for _ in range(CALLS):
+        for _ in range(calls):
             module(x)
 
     return run
@@ -64,7 +69,10 @@ def _calls() -> Figures:
     nothing = engine.load(x.device)._engine
     bare = Bare(nothing, converted.input_names, converted.output_names)
     with torch.no_grad(), one_thread():
-        ours, theirs = (one / CALLS for one in medians(_many(idle, x), _many(bare, x)))
+        ours, theirs = (
+            one / CALLS
+            for one in medians(_many(idle, x, CALLS), _many(bare, x, CALLS), repeats=TURNS)
+        )
     return Figures(
         "One call on the host",
         "One input and one output, with an engine that does nothing: what a converted module does "
@@ -74,7 +82,47 @@ def _calls() -> Figures:
         "other",
         [
             Row.within("the limit", ours, MOST_SECONDS, 1),
-            Row.timed("the loop", ours, theirs),
+            Row.within("the loop", ours, theirs, 1),
+        ],
+    )
+
+
+def _boundaries() -> Figures:
+    """Time a module of engines that do nothing, with an operator in PyTorch behind each."""
+    spec = TensorSpec("x", torch.float32, (1, 4, 6, 6))
+    signature = Signature.flat([spec], [replace(spec, name="y")])
+    x = torch.rand(spec.shape)
+
+    def engine() -> Any:
+        return idle_engine(signature.inputs, signature.outputs, [spec.shape], x.device)
+
+    steps = [
+        step
+        for i in range(0, 2 * ENGINES, 2)
+        for step in (
+            EngineStep(i // 2, [i], [i + 1]),
+            OperatorStep("aten::relu", [{"tensor": i + 1}], {}, [i + 2]),
+        )
+    ]
+    parts = [Converted(signature, engine(), None, {}) for _ in range(ENGINES)]
+    ours = TRTModule(signature=signature, partition=Partition(1, steps, [2 * ENGINES], parts, {}))
+    bare = [Bare(engine().load(x.device)._engine, ["x"], ["y"]) for _ in range(ENGINES)]
+    theirs = nn.Sequential(*(layer for one in bare for layer in (one, nn.ReLU())))
+    calls = CALLS // ENGINES
+    with torch.no_grad(), one_thread():
+        times = medians(_many(ours, x, calls), _many(theirs, x, calls), repeats=TURNS)
+    mine, others = (one / calls / (2 * ENGINES) for one in times)
+    return Figures(
+        "From an engine to PyTorch and back",
+        f"A partial module of {ENGINES} engines that do nothing, each with a relu of a small "
+        "tensor behind it that stays in PyTorch: the time of a call, with the relus' own, for each "
+        f"of the {2 * ENGINES} boundaries; against a limit, and beside an nn.Sequential of the "
+        "loops above and nn.ReLU.",
+        "t2t",
+        "other",
+        [
+            Row.within("the limit", mine, MOST_SECONDS, 1),
+            Row.timed("nn.Sequential", mine, others),
         ],
     )
 
@@ -96,4 +144,4 @@ def _loading() -> Figures:
 
 
 def figures() -> list[Figures]:
-    return [_calls(), _loading()]
+    return [_calls(), _boundaries(), _loading()]

@@ -106,6 +106,19 @@ class Benchmark:
         """Return the report as JSON."""
         return json.dumps(self.to_dict())
 
+    def plot(self, axes: Any) -> None:
+        """Draw the medians as bars, with lines to what 99 of 100 runs took at most.
+
+        Args:
+            axes: matplotlib's Axes to draw into: ``pyplot.gca()``.
+        """
+        timings = self.timings[::-1]
+        p50, p99 = ([1e3 * timing.percentile(n) for timing in timings] for n in (50, 99))
+        slower = [most - median for median, most in zip(p50, p99, strict=True)]
+        names = [timing.name for timing in timings]
+        axes.barh(names, p50, xerr=([0] * len(slower), slower), capsize=4)
+        axes.set_xlabel("time of a call, ms: median, and 99th percentile")
+
     def lines(self) -> list[str]:
         """Return what is to be said above the table."""
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.shapes)

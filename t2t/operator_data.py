@@ -22,6 +22,7 @@ from t2t.torch_internals import OpNamespace, OpOverload, OpOverloadPacket, pytre
 
 __all__ = [
     "Data",
+    "Run",
     "check_size",
     "data_of",
     "find_operator",
@@ -33,6 +34,9 @@ __all__ = [
 
 Data = Any
 """An argument as JSON has it; a mapping of one key stands for what JSON does not have."""
+
+Run = Callable[[Mapping[int, torch.Tensor], torch.device], list[torch.Tensor]]
+"""Runs an operator, on tensors by number and on a device."""
 
 # They read or write files.
 _FORBIDDEN = ("aten::from_file",)
@@ -155,8 +159,8 @@ def program(
     args: Sequence[Data],
     kwargs: Mapping[str, Data],
     function: Callable[..., Any] | None = None,
-) -> Callable[..., list[torch.Tensor]]:
-    """Return what runs an operator: a function of tensors by number, and of the device.
+) -> Run:
+    """Return what runs an operator.
 
     Args:
         name: the operator.
@@ -170,12 +174,18 @@ def program(
     operator = find_operator(name)
     called = function or operator
     slots = [_argument(item) for item in args]
+    computed = [(i, x) for i, x in enumerate(slots) if isinstance(x, _Slot | _Size | list)]
     named_slots = {str(key): _argument(item) for key, item in kwargs.items()}
 
     def run(values: Mapping[int, torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-        given = [_filled(item, values, device) for item in slots]
-        named = {key: _filled(item, values, device) for key, item in named_slots.items()}
-        result = called(*given, **named)
+        given = slots.copy()
+        for place, item in computed:
+            given[place] = _filled(item, values, device)
+        if named_slots:
+            named = {key: _filled(item, values, device) for key, item in named_slots.items()}
+            result = called(*given, **named)
+        else:
+            result = called(*given)
         if isinstance(result, torch.Tensor):
             return [result]
         return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]

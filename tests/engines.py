@@ -214,6 +214,7 @@ class StandInContext:
         self.addresses: dict[str, int] = {}
         self.allocators: dict[str, Any] = {}
         self.streams: list[int] = []
+        self.set: list[str] = []  # what was told, in order
         self.busy = False
         self.fails = False
         self.profiler: Any = None
@@ -229,6 +230,7 @@ class StandInContext:
         assert not self.recorded, "a graph has the context's sizes"
         low, _, high = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
         self.shapes[name] = tuple(shape)
+        self.set.append(f"shape of {name}")
         return len(shape) == len(low) and all(
             a <= size <= b for a, size, b in zip(low, shape, high, strict=True)
         )
@@ -237,6 +239,7 @@ class StandInContext:
         assert not self.busy, "two calls in one context"
         assert not self.recorded, "a graph has the context's addresses"
         self.addresses[name] = memory
+        self.set.append(f"address of {name}")
         return memory != 0
 
     def set_output_allocator(self, name: str, output_allocator: Any) -> bool:

@@ -123,6 +123,23 @@ def test_percentiles_are_of_the_runs():
     assert timing.throughput == 2
 
 
+def test_a_picture_of_the_times():
+    from t2t.benchmarking import Benchmark, Timing
+    from t2t.module import RanOn
+
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    fast = Timing("engine", tuple(i / 1e3 for i in range(101)), 1)
+    slow = Timing("eager", tuple(i / 500 for i in range(101)), 1)
+    axes = pyplot.figure().subplots()
+    Benchmark((fast, slow), RanOn.of(CPU, "", {}), ((2, 3),), 0).plot(axes)
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["eager", "engine"]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([100, 50])
+    [lines] = axes.collections
+    ends = [segment[:, 0].tolist() for segment in lines.get_segments()]
+    assert ends == [pytest.approx([100, 198]), pytest.approx([50, 99])]
+    assert "ms" in axes.get_xlabel()
+
+
 def test_sizes_of_the_call(converted):
     report = t2t.benchmark(converted, torch.rand(4, 3), runs=1, warmup=0)
     assert report.shapes == ((4, 3),)

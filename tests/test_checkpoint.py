@@ -18,6 +18,7 @@ from torch import nn
 import t2t
 from t2t.errors import CheckpointError, EngineError
 from t2t.files import read_tensors
+from t2t.io import Signature, TensorSpec
 from t2t.module import FORMAT
 from t2t.reference import Program
 from t2t.reference.shared import _SMALLEST, Place, find
@@ -278,6 +279,24 @@ def test_save_and_load(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_large_plan_is_read_whole_and_checked(tmp_path):
+    plan = torch.arange(20_000_003).to(torch.uint8)  # no whole number of pages
+    path = tmp_path / "large.pt"
+    spec = TensorSpec("x", torch.float32, (2,))
+    t2t.TRTModule(plan, Signature.flat([spec], [spec])).save(path)
+    loaded = t2t.load(path)
+    assert torch.equal(loaded.engine.plan, plan)
+    whole = path.read_bytes()
+    for place in (len(whole) // 5, len(whole) // 2):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        for content in (damaged, whole[:place]):
+            path.write_bytes(content)
+            with pytest.raises(CheckpointError):
+                t2t.load(path)
+    assert torch.equal(loaded.engine.plan, plan), "it has memory of its own"
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):

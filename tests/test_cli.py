@@ -713,9 +713,9 @@ def runs_engines(monkeypatch):
     """Pretend that a GPU runs engines: they do what the program does, changed by a function."""
 
     def pretend(change):
-        def run(self, converted, named, device):
+        def run(self, converted, tensors, _facts, device):
             self.last_run = (device, "")
-            return {name: change(x) for name, x in converted.program.run(named).items()}
+            return [change(x) for x in converted.run_program(tensors)]
 
         engines = [{"backend": t2t.backend.name(), "gpu": "cpu a GPU", "runs": True, "problem": ""}]
         monkeypatch.setattr("t2t.cli.diagnosis._engines", lambda *_: engines)

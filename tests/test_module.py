@@ -12,6 +12,7 @@ import warnings
 import weakref
 import zlib
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ import t2t
 from t2t import backend
 from t2t.building import build, create_builder
 from t2t.errors import CheckpointError, EngineError, ShapeError
-from t2t.io import Signature, TensorSpec, flatten
+from t2t.io import Dimension, Place, Signature, TensorSpec, flatten
 from t2t.module import FORMAT, ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
 from t2t.runtime import Engine, Execution
@@ -510,6 +511,81 @@ def test_release_frees_engine_and_weights_until_the_next_call(parts, quiet):
     assert module.ran_on.is_engine
     with pytest.raises(EngineError, match="empty"):
         TRTModule().release()
+
+
+def scaling(factor, names=("x", "y"), shape=(-1,)):
+    """Return an execution that multiplies by a number."""
+    ports = [Info(name, torch.float32, shape) for name in names]
+    ranges = [{names[0]: ((1,) * len(shape), (2,) * len(shape), (9,) * len(shape))}]
+    engine = StandInEngine(ports[:1], ports[1:], lambda t: {"y": t["x"] * factor}, ranges)
+    return Execution(engine, torch.device("cpu"))
+
+
+def test_a_known_call_runs_in_the_engine_that_there_is_now(parts):
+    cpu, x = torch.device("cpu"), torch.tensor([1.0, 2.0])
+    spec = TensorSpec("x", torch.float32, (-1,), (1,), (2,), (9,))
+    signature = Signature.flat([spec], [TensorSpec("y", torch.float32, (-1,))])
+    module = TRTModule(parts[0], signature)
+    module.engine.set_execution(cpu, scaling(2))
+    assert module(x).tolist() == module(x).tolist() == [2, 4]
+    module.engine.set_execution(cpu, scaling(3))
+    assert module(x).tolist() == [3, 6]
+    module.release()
+    with pytest.raises(EngineError, match="these are on 'cpu'"):
+        module(x)
+    module.engine.set_execution(cpu, scaling(4))
+    assert module(x).tolist() == [4, 8]
+    # Other weights, by a checkpoint or by refit, are another engine.
+    other = TRTModule(parts[0], signature)
+    module.load_state_dict(other.state_dict())
+    with pytest.raises(EngineError, match="these are on 'cpu'"):
+        module(x)
+    module.engine.set_execution(cpu, scaling(5))
+    assert module(x).tolist() == [5, 10]
+
+
+def test_what_was_checked_does_not_let_others_pass(parts):
+    cpu = torch.device("cpu")
+    batch = Dimension("batch", 2, 8, 2, (Place(0, 0), Place(1, 0)))
+    specs = [TensorSpec(name, torch.float32, (-1,), (2,), (2,), (8,)) for name in "ab"]
+    signature = Signature.flat(specs, [TensorSpec("y", torch.float32, (-1,))])
+    module = TRTModule(parts[0], replace(signature, dimensions=(batch,)))
+    ports = [Info(name, torch.float32, (-1,)) for name in ("b", "a", "y")]
+    ranges = [dict.fromkeys("ab", ((2,), (2,), (8,)))]
+    # The engine has its inputs in another order.
+    engine = StandInEngine(ports[:2], ports[2:], lambda t: {"y": t["a"] - t["b"]}, ranges)
+    module.engine.set_execution(cpu, Execution(engine, cpu))
+    for size in (2, 4, 2):
+        good = torch.full((size,), 3.0), torch.full((size,), 1.0)
+        wrong = {
+            "must equal dimension 0": (good[0], torch.ones(6 - size)),
+            "a multiple of 2": (torch.ones(3), torch.ones(3)),
+            "must be 2..8": (torch.ones(10), torch.ones(10)),
+            "give it as": (good[0].double(), good[1]),
+            "several devices": (good[0], good[1].to("meta")),
+            "expected a tensor": (good[0], 1.0),
+            "missing": good[:1],
+        }
+        for words, args in wrong.items():
+            assert module(*good).tolist() == [2] * size
+            assert module(good[0], b=good[1]).tolist() == [2] * size
+            with pytest.raises(ShapeError, match=words):
+                module(*args)
+    assert len(engine.contexts) == 1
+
+
+def test_hooks_are_called_in_known_calls_too(parts):
+    spec = TensorSpec("x", torch.float32, (2,))
+    module = TRTModule(parts[0], Signature.flat([spec], [TensorSpec("y", torch.float32, (2,))]))
+    module.engine.set_execution(torch.device("cpu"), scaling(2, shape=(2,)))
+    x = torch.tensor([1.0, 2.0])
+    assert module(x).tolist() == [2, 4]
+    before = module.register_forward_pre_hook(lambda _module, args: (args[0] + 1,))
+    after = module.register_forward_hook(lambda _module, _args, output: output + 1)
+    assert module(x).tolist() == [5, 7]
+    before.remove()
+    after.remove()
+    assert module(x).tolist() == [2, 4]
 
 
 def test_release_of_a_module_in_several_parts(quiet):

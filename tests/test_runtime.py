@@ -186,7 +186,7 @@ def test_no_memory_for_a_data_dependent_output(monkeypatch):
     engine = unary(lambda x: x[x > 0], unknown=True)
     execution = Execution(engine, CPU)
     execution.run({"x": torch.ones(2)})
-    monkeypatch.setattr("t2t.runtime.outputs._Growing.allocate", lambda _self, _size: 0)
+    monkeypatch.setattr("t2t.runtime.outputs.Unsized.allocate", lambda _self, _size: 0)
     with pytest.raises(EngineError, match="the engine failed"):
         execution.run({"x": torch.ones(2)})
 
@@ -202,8 +202,129 @@ def test_shape_inputs_and_outputs_lie_in_cpu_memory():
     outputs = execution.run({"x": torch.arange(6.0), "size": torch.tensor([2, 3])})
     assert outputs["y"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert outputs["count"].tolist() == [6]
+    size = torch.tensor([3, 2])
+    assert execution.run({"x": torch.arange(6.0), "size": size})["y"].shape == (3, 2)
+    size.copy_(torch.tensor([2, 3]))  # the same memory
+    assert execution.run({"x": torch.arange(6.0), "size": size})["y"].shape == (2, 3)
     with pytest.raises(ShapeError, match=r"no profile.*\[1, 6\]"):
         execution.run({"x": torch.arange(6.0), "size": torch.tensor([1, 6])})
+
+
+class Marked(torch.Tensor):
+    """A subclass that changes no result."""
+
+
+def views(x):
+    """Return tensors of the same facts as x, each with other values or another place in memory."""
+    conjugate = torch.complex(x, x + 1).conj().clone().conj()
+    return {
+        "another": x + 1,
+        "the same": x,
+        "strided": torch.stack([x, x], -1)[..., 0] * 2,
+        "transposed": (x.t() * 3).contiguous().t(),
+        "offset": torch.cat([x[:1], x * 4])[1:],
+        "expanded": x[:1].expand(x.shape),
+        "with another sign": torch._neg_view(x),
+        "imaginary parts": torch.view_as_real(conjugate.resolve_conj())[..., 1],
+        "with a gradient": (x * 5).requires_grad_(),
+        "a parameter": torch.nn.Parameter(x * 6),
+        "a subclass": (x * 7).as_subclass(Marked),
+    }
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_what_was_checked_before_is_read_anew(cuda_graph):
+    engine = unary(lambda x: x * 2 + 1, (-1, 3))
+    capture = StandInCapture()
+    capture.check_memory = False
+    execution = Execution(engine, CPU, capture)
+    x = torch.arange(6.0).reshape(2, 3)
+    given = views(x)
+    for name in (*given, *reversed(given)):
+        value = given[name]
+        y = execution.run({"x": value}, cuda_graph)["y"]
+        assert type(y) is torch.Tensor, name
+        assert not y.requires_grad, name
+        wanted = (value.detach().as_subclass(torch.Tensor) * 2 + 1).tolist()
+        assert y.tolist() == wanted, name
+    assert len(engine.contexts) == 1
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,)])
+def test_the_sign_of_a_view_is_in_no_memory(shape):
+    x = torch.complex(torch.ones(shape), torch.arange(1.0, 1 + shape[0])).conj().imag
+    assert x.is_neg()
+    execution = Execution(unary(lambda x: x + 0), CPU)
+    assert execution.run({"x": x})["y"].tolist() == x.tolist()
+
+
+def test_a_context_is_told_what_has_changed():
+    engine = unary(lambda x: x + 1)
+    execution = Execution(engine, CPU)
+    x, other, longer = torch.zeros(3), torch.ones(3), torch.ones(4)
+    told = []
+    for value in (x, x, other, longer, x):
+        y = execution.run({"x": value})["y"]
+        assert torch.equal(y, value + 1)
+        told.append(engine.contexts[0].set[:-1])  # the last is the output's address
+        engine.contexts[0].set.clear()
+    both = ["shape of x", "address of x"]
+    assert told == [both, [], ["address of x"], both, both]
+
+
+def test_what_fitted_once_does_not_let_others_pass(program):
+    engine = conv_engine(program)
+    execution = Execution(engine, CPU)
+    good = torch.ones(2, 3, 8, 8)
+    wrong = [good.half(), good[..., :7], good[0], torch.ones(5, 3, 8, 8), good.to("meta")]
+    for _ in range(2):
+        for bad in wrong:
+            y = execution.run({"x": good})["y"]
+            torch.testing.assert_close(y, expected(good), rtol=1e-5, atol=1e-5)
+            with pytest.raises(ShapeError):
+                execution.run({"x": bad})
+    assert len(engine.contexts) == 1
+
+
+def test_a_context_that_refused_a_shape_is_not_used_again():
+    engine = unary(lambda x: x + 1)
+    execution = Execution(engine, CPU)
+    assert execution.run({"x": torch.zeros(2)})["y"].tolist() == [1, 1]
+    context = engine.contexts[0]
+    context.set_input_shape = lambda _name, _shape: False
+    with pytest.raises(EngineError, match=r"refuses x \(3,\)"):
+        execution.run({"x": torch.zeros(3)})
+    for size in (2, 3):
+        assert execution.run({"x": torch.ones(size)})["y"].tolist() == [2] * size
+    assert len(engine.contexts) == 2
+
+
+def test_outputs_of_known_and_unknown_sizes_keep_their_order():
+    def function(t):
+        x = t["x"]
+        return {"a": x + 1, "found": x[x > 0], "b": x * 2, "place": (x > 0).nonzero()}
+
+    infos = [("a", F32, (-1,)), ("found", F32, (-1,)), ("b", F32, (-1,))]
+    outputs = [Info(*info, unknown=info[0] == "found") for info in infos]
+    outputs.append(Info("place", torch.int64, (-1, 1), unknown=True))
+    ranges = [{"x": ((1,), (2,), (9,))}]
+    execution = Execution(StandInEngine([Info("x", F32, (-1,))], outputs, function, ranges), CPU)
+    for x in (torch.tensor([1.0, -2.0]), torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([0.0])):
+        results = execution.run({"x": x})
+        assert list(results) == ["a", "found", "b", "place"]
+        assert all(torch.equal(results[name], y) for name, y in function({"x": x}).items())
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_outputs_are_inference_tensors_where_they_are_made_in_that_mode(first):
+    execution = Execution(unary(lambda x: x + 1), CPU)
+    for inside in (first, not first, first):
+        with torch.inference_mode(inside):
+            y = execution.run({"x": torch.ones(2)})["y"]
+        assert y.is_inference() == inside
+    w = torch.ones(2, requires_grad=True)
+    (execution.run({"x": torch.ones(2)})["y"] * w).sum().backward()
+    assert w.grad.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8, torch.bfloat16])
@@ -215,9 +336,14 @@ def test_types(dtype):
 
 def test_ready_tensors_are_contiguous_and_have_memory():
     x = torch.zeros(4, 6)
-    assert ready(x) is x
-    assert ready(x.t()).is_contiguous()
-    empty = ready(torch.zeros(0, 3))
+    same, address = ready(x)
+    assert same is x
+    assert address == x.data_ptr()
+    turned, address = ready(x.t())
+    assert turned.is_contiguous()
+    assert turned.data_ptr() == address
+    empty, address = ready(torch.zeros(0, 3))
+    assert address
     assert empty.shape == (0, 3)
     assert empty.untyped_storage().nbytes() >= ALIGNMENT
 

@@ -3,11 +3,13 @@
 from t2t.io.arguments import Parameters, arguments
 from t2t.io.signature import (
     Dimension,
+    Facts,
     Place,
     Profile,
     Shape,
     Signature,
     TensorSpec,
+    facts_of,
     range_problem,
 )
 from t2t.io.tree import (
@@ -25,6 +27,7 @@ from t2t.io.tree import (
 
 __all__ = [
     "Dimension",
+    "Facts",
     "Parameters",
     "Place",
     "Profile",
@@ -36,6 +39,7 @@ __all__ = [
     "check_structure",
     "classes_of",
     "copied",
+    "facts_of",
     "flatten",
     "leaf_paths",
     "map_tree",

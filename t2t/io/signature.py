@@ -15,7 +15,17 @@ from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, ShapeError
 from t2t.io.tree import VALUES, Structure, check_structure, collect, same_value, unflatten
 
-__all__ = ["FORMAT", "Dimension", "Place", "Profile", "Shape", "Signature", "TensorSpec"]
+__all__ = [
+    "FORMAT",
+    "Dimension",
+    "Facts",
+    "Place",
+    "Profile",
+    "Shape",
+    "Signature",
+    "TensorSpec",
+    "facts_of",
+]
 
 FORMAT = 2
 """Version of the JSON form; a reader refuses newer ones. Format 1 had no names of sizes."""
@@ -24,6 +34,14 @@ Shape = tuple[int, ...]
 
 Profile = tuple[tuple[Shape, Shape, Shape], ...]
 """Minimum, optimum and maximum of each input's shape."""
+
+Facts = list[tuple[torch.Size, torch.dtype, torch.device]]
+"""All of a call's tensors that checks ask for: where it is as before, the checks are done."""
+
+
+def facts_of(tensors: Sequence[torch.Tensor]) -> Facts:
+    """Return shape, dtype and device of each tensor."""
+    return [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
 
 
 @dataclass(frozen=True)
@@ -259,7 +277,7 @@ class Signature:
     profiles: tuple[Profile, ...] = ()
     notes: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
-    _known: ClassVar[list[tuple[torch.dtype, torch.Size]] | None] = None
+    _known: ClassVar[Facts | None] = None
 
     def __post_init__(self) -> None:
         for specs in (self.inputs, self.outputs):
@@ -296,6 +314,15 @@ class Signature:
         places = [item.get("index") for item in positional["items"]]
         plain = len(self.inputs) - len(self.state)
         return -1 if keyword["keys"] or places != [*range(plain)] else len(places)
+
+    @cached_property
+    def _is_one_tensor(self) -> bool:
+        return bool(self.output_structure["kind"] == "tensor")
+
+    @cached_property
+    def names(self) -> tuple[list[str], list[str]]:
+        """Names of the inputs and of the outputs, in order."""
+        return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
 
     def kept(self) -> list[tuple[TensorSpec, TensorSpec]]:
         """Return for all that is kept between calls the input and the output which it is."""
@@ -368,15 +395,18 @@ class Signature:
     def _call_text(self) -> str:
         return f"the converted module takes ({', '.join(self._arguments)})"
 
-    def check(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Check the dtypes, shapes, ranges and relations of the inputs, in order.
+    def check(self, tensors: Sequence[torch.Tensor]) -> Facts:
+        """Check the dtypes, shapes, ranges, relations and devices of the inputs, in order.
+
+        Returns:
+            What the inputs were checked for.
 
         Raises:
             ShapeError: names the input, what it is, what was declared and what to do.
         """
-        given = [(tensor.dtype, tensor.shape) for tensor in tensors]
-        if given == self._known:
-            return
+        facts = facts_of(tensors)
+        if facts == self._known:
+            return facts
         if len(tensors) != len(self.inputs):
             raise ShapeError(f"expected {len(self.inputs)} tensors, got {len(tensors)}")
         for spec, tensor in zip(self.inputs, tensors, strict=True):
@@ -392,14 +422,17 @@ class Signature:
                 for p in self.profiles
             )
             raise ShapeError(f"the shapes {text} lie in none of the profiles: {sets}")
-        self.__dict__["_known"] = given  # most calls are like the one before
+        devices = sorted({str(device) for _, _, device in facts})
+        if len(devices) > 1:
+            raise ShapeError(f"the inputs are on several devices: {devices}")
+        self.__dict__["_known"] = facts  # most calls are like the one before
+        return facts
 
-    def result(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """Return what the module returns, made of the network's outputs by name."""
-        outputs = self.outputs[: len(self.outputs) - len(self.state)]
-        leaves = [tensors[spec.name] for spec in outputs]
-        if self.output_structure["kind"] == "tensor":
-            return leaves[0]
+    def result(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Return what the module returns, made of the network's outputs in order."""
+        if self._is_one_tensor:
+            return outputs[0]
+        leaves = outputs[: len(outputs) - len(self.state)]
         return unflatten(self.output_structure, leaves, self.classes)
 
     def to_data(self) -> dict[str, Any]:

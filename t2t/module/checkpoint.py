@@ -124,6 +124,13 @@ class Converted:
             raise CheckpointError(f"the engine of the program is damaged: {error!r}") from error
         return cls.from_state(entries)
 
+    def run_program(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the program; inputs and outputs are in the signature's order."""
+        assert self.program is not None
+        inputs, outputs = self.signature.names
+        results = self.program.run(dict(zip(inputs, tensors, strict=True)))
+        return [results[name] for name in outputs]
+
     def networks(self) -> Sequence[Converted]:
         """Return all that may have an engine and a program: itself, or the parts of a partition."""
         return (self,) if self.partition is None else self.partition.engines

@@ -55,9 +55,7 @@ def run_engine(inputs: Sequence[Tensor], entries: Sequence[Tensor], signature: s
         raise CheckpointError(
             "the engine is not that of the signature: the program was changed; export it again"
         )
-    converted.signature.check(inputs)
-    results = module._run(converted, inputs)
-    outputs = [results[spec.name] for spec in converted.signature.outputs]
+    outputs = list(module._run(converted, inputs, converted.signature.check(inputs)))
     # In PyTorch they may be views of the inputs, or of each other, which an operator's are not.
     return [x.clone() for x in outputs] if module.last_run and module.last_run[1] else outputs
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from t2t.errors import CheckpointError, EngineError
-from t2t.operator_data import Data, check_size, program, size_of, tensors_read
+from t2t.operator_data import Data, Run, check_size, program, size_of, tensors_read
 
 if TYPE_CHECKING:
     from t2t.module.checkpoint import Converted
 
 __all__ = ["CheckStep", "EngineStep", "OperatorStep", "Partition", "Step", "reads_of"]
 
-RunEngine = Callable[["Converted", Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+RunEngine = Callable[["Converted", Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class Partition:
         _ = self._programs
 
     @cached_property
-    def _programs(self) -> list[tuple[Any, tuple[int, ...]]]:
-        """What runs each operator step, and the tensors that nobody reads behind each step."""
+    def _programs(self) -> list[tuple[Step, Run | None, list[int]]]:
+        """Each step, what runs it if it is an operator, and the tensors that nobody reads later."""
         last: dict[int, int] = {}
         for place, step in enumerate(self.steps):
             for number in (*reads_of(step), *(n for n in step.results if n is not None)):
@@ -133,15 +134,7 @@ class Partition:
         for number, place in last.items():
             if number not in self.outputs and number not in self.constants:
                 ends[place].append(number)
-        return [
-            (
-                program(step.operator, step.args, step.kwargs)
-                if isinstance(step, OperatorStep)
-                else None,
-                tuple(end),
-            )
-            for step, end in zip(self.steps, ends, strict=True)
-        ]
+        return [(step, _run_of(step), end) for step, end in zip(self.steps, ends, strict=True)]
 
     @cached_property
     def sources(self) -> dict[int, frozenset[int]]:
@@ -154,13 +147,15 @@ class Partition:
         return found
 
     @cached_property
-    def _placed(self) -> dict[torch.device, dict[int, torch.Tensor]]:
+    def _placed(self) -> dict[torch.device, tuple[dict[int, torch.Tensor], set[int]]]:
         return {}
 
-    def _constants_on(self, device: torch.device) -> dict[int, torch.Tensor]:
+    def _constants_on(self, device: torch.device) -> tuple[dict[int, torch.Tensor], set[int]]:
+        """Return the constants on a device, and the addresses of their memory there."""
         placed = self._placed.get(device)
         if placed is None:
-            placed = {n: x.to(device) for n, x in self.constants.items()}
+            constants = {n: x.to(device) for n, x in self.constants.items()}
+            placed = constants, {x.untyped_storage().data_ptr() for x in constants.values()}
             self._placed[device] = placed
         return placed
 
@@ -176,7 +171,7 @@ class Partition:
         Args:
             inputs: the input tensors, on one device.
             device: where they are.
-            run_engine: runs an engine, for tensors by name.
+            run_engine: runs an engine, for tensors in the order of its signature.
 
         Returns:
             The outputs. They share no memory with constants.
@@ -184,27 +179,34 @@ class Partition:
         Raises:
             RuntimeError: a size is not what the model requires.
         """
-        constants = self._constants_on(device)
+        constants, kept = self._constants_on(device)
         values = {**dict(enumerate(inputs)), **constants}
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            for step, (program, ends) in zip(self.steps, self._programs, strict=True):
-                if isinstance(step, EngineStep):
-                    results = _run_engine(self.engines[step.engine], step, values, run_engine)
+        # Most callers have these as they must be, and setting them takes as long as a step.
+        grad = torch.no_grad() if torch.is_grad_enabled() else nullcontext()
+        is_cast = torch.is_autocast_enabled(device.type)
+        cast = torch.autocast(device.type, enabled=False) if is_cast else nullcontext()
+        with grad, cast:
+            for step, run, ends in self._programs:
+                results: Sequence[torch.Tensor]
+                if run is not None:
+                    results = run(values, device)
+                    if len(results) != len(step.results):
+                        raise EngineError(f"{step} gave {len(results)} tensors")
+                elif isinstance(step, EngineStep):
+                    given = [values[number] for number in step.inputs]
+                    results = run_engine(self.engines[step.engine], given)
                 elif isinstance(step, CheckStep):
-                    results = []
+                    results = ()
                     if not step.low <= size_of(step.value, values) <= step.high:
                         raise RuntimeError(step.message)
-                else:
-                    results = program(values, device)
-                if len(results) != len(step.results):
-                    raise EngineError(f"{step} gave {len(results)} tensors")
                 for number, result in zip(step.results, results, strict=True):
                     if number is not None:
                         values[number] = result
                 for number in ends:
-                    values.pop(number, None)
-        kept = {x.untyped_storage().data_ptr() for x in constants.values()}
+                    del values[number]
         outputs = [values[number] for number in self.outputs]
+        if not kept:
+            return outputs
         return [x.clone() if x.untyped_storage().data_ptr() in kept else x for x in outputs]
 
     def to_state(self) -> dict[str, torch.Tensor | str]:
@@ -255,12 +257,10 @@ def _check_engine_step(step: EngineStep, engines: Sequence[Converted]) -> None:
         raise CheckpointError(f"{step}: the engine has {counts[0]} inputs and {counts[1]} outputs")
 
 
-def _run_engine(
-    engine: Converted, step: EngineStep, values: Mapping[int, torch.Tensor], run_engine: RunEngine
-) -> list[torch.Tensor]:
-    pairs = zip(engine.signature.inputs, step.inputs, strict=True)
-    results = run_engine(engine, {spec.name: values[number] for spec, number in pairs})
-    return [results[spec.name] for spec in engine.signature.outputs]
+def _run_of(step: Step) -> Run | None:
+    if isinstance(step, OperatorStep):
+        return program(step.operator, step.args, step.kwargs)
+    return None
 
 
 def _read_step(data: Any) -> Step:

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from t2t.dtypes import dtype_name
 from t2t.errors import CheckpointError, EngineError, ShapeError
 from t2t.files import written_whole
-from t2t.io import Signature, TensorSpec, arguments
+from t2t.io import Facts, Signature, TensorSpec, arguments, facts_of
 from t2t.module.attributes import Stored, attributes_of, first_parameter
 from t2t.module.bundle import write_bundle
 from t2t.module.checkpoint import Converted, is_entry
@@ -218,13 +218,12 @@ class TRTModule(torch.nn.Module):
             return self._in_program(args, kwargs)
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise EngineError(_OPAQUE.format(what="torch.jit.trace"))
-        converted = self._filled()
+        converted = self._converted or self._filled()
         signature = converted.signature
         tensors = signature.bind(args, kwargs)
         if signature.state:
             return signature.result(self._run_and_keep(converted, tensors))
-        signature.check(tensors)
-        return signature.result(self._run(converted, tensors))
+        return signature.result(self._run(converted, tensors, signature.check(tensors)))
 
     def _in_program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Stand in a program of torch.export or torch.compile as one operator."""
@@ -236,13 +235,14 @@ class TRTModule(torch.nn.Module):
             )
         text, *entries = self._constants()
         results = torch.ops.t2t.run_engine(signature.bind(args, kwargs), entries, text)
-        return signature.result(dict(zip(self.output_names, results, strict=True)))
+        return signature.result(results)
 
     @constant_when_compiled
     def _constants(self) -> list[Any]:
         """Return the operator's other arguments, and compute what only `bind` would otherwise."""
         converted = self._filled()
-        _ = converted.signature._only_tensors, converted.signature._arguments
+        signature = converted.signature
+        _ = signature._only_tensors, signature._arguments, signature._is_one_tensor
         with no_modes():
             entries = converted.to_tensors()
         callers[entries[0]] = weakref.ref(self)
@@ -256,12 +256,12 @@ class TRTModule(torch.nn.Module):
     @property
     def input_names(self) -> list[str]:
         """Names of the network's inputs, in order."""
-        return [spec.name for spec in self.signature.inputs]
+        return list(self.signature.names[0])
 
     @property
     def output_names(self) -> list[str]:
         """Names of the network's outputs, in order."""
-        return [spec.name for spec in self.signature.outputs]
+        return list(self.signature.names[1])
 
     @property
     def engine(self) -> Engine | None:
@@ -524,16 +524,15 @@ class TRTModule(torch.nn.Module):
         """
         converted = self._filled()
         signature = converted.signature
-        given: dict[str, torch.Tensor] = {}
+        given: Mapping[str, torch.Tensor] = {}
         results: Mapping[str, torch.Tensor] = {}
         if inputs is not None or kwargs:
             args, keywords = arguments([] if inputs is None else inputs, kwargs)
             tensors = [*signature.bind(args, keywords), *self.state.values()]
-            signature.check(tensors)
+            outputs = self._run(converted, tensors, signature.check(tensors))
             given = dict(zip(self.input_names, tensors, strict=True))
-            results = self._run(converted, tensors)
-        named = {name: results[name] for name in self.output_names if name in results}
-        write_bundle(Path(path), converted, given, named, self.ran_on if given else None)
+            results = dict(zip(self.output_names, outputs, strict=True))
+        write_bundle(Path(path), converted, given, results, self.ran_on if given else None)
 
     def inspect(self, device: torch.device | str | None = None) -> Inspection:
         """Return what the module takes, returns and was built for, and the engine's layers.
@@ -630,65 +629,59 @@ class TRTModule(torch.nn.Module):
 
     def _run_and_keep(
         self, converted: Converted, tensors: list[torch.Tensor]
-    ) -> Mapping[str, torch.Tensor]:
+    ) -> Sequence[torch.Tensor]:
         """Run on inputs and on what is kept, and keep what comes out for the next call."""
         device = tensors[0].device if tensors else self._empty_parameter.device
+        signature = converted.signature
         with self._state.lock:
             tensors = [*tensors, *(x.to(device) for x in self._state.read().values())]
-            converted.signature.check(tensors)
-            results = self._run(converted, tensors)
-            pairs = zip(converted.signature.state, converted.signature.kept(), strict=True)
-            kept = {path: results[after.name] for path, (_, after) in pairs}
+            outputs = self._run(converted, tensors, signature.check(tensors))
+            kept = outputs[-len(signature.state) :]
             if self.last_run is not None and self.last_run[1]:
                 # In PyTorch they may be views of the inputs, or of each other.
-                kept = {path: x.clone() for path, x in kept.items()}
-            self._state.replace(kept)
-        return results
+                kept = [x.clone() for x in kept]
+            self._state.replace(dict(zip(signature.state, kept, strict=True)))
+        return outputs
 
     def _run(
-        self, converted: Converted, tensors: Sequence[torch.Tensor]
-    ) -> Mapping[str, torch.Tensor]:
-        device = tensors[0].device if tensors else torch.device("cpu")
-        named = {}
-        for spec, tensor in zip(converted.signature.inputs, tensors, strict=True):
-            if tensor.device != device:
-                both = sorted({str(device), str(tensor.device)})
-                raise ShapeError(f"the inputs are on several devices: {both}")
+        self, converted: Converted, tensors: Sequence[torch.Tensor], facts: Facts
+    ) -> Sequence[torch.Tensor]:
+        """Return the outputs for inputs that were checked, both in the signature's order."""
+        for tensor in tensors:
             if isinstance(tensor, FakeTensor):
                 raise EngineError(_OPAQUE.format(what="a trace (t2t.convert)"))
-            named[spec.name] = tensor
+        device = facts[0][2] if facts else torch.device("cpu")
         if converted.partition is None:
-            return self._run_network(converted, named, device)
-        return self._run_parts(converted.partition, converted.signature, tensors, device)
+            return self._run_network(converted, tensors, facts, device)
+        return self._run_parts(converted.partition, tensors, device)
 
     def _run_parts(
-        self,
-        partition: Partition,
-        signature: Signature,
-        tensors: Sequence[torch.Tensor],
-        device: torch.device,
-    ) -> Mapping[str, torch.Tensor]:
+        self, partition: Partition, tensors: Sequence[torch.Tensor], device: torch.device
+    ) -> list[torch.Tensor]:
         reasons = []
 
-        def run_engine(
-            part: Converted, named: Mapping[str, torch.Tensor]
-        ) -> Mapping[str, torch.Tensor]:
-            if part.program is not None and any(x.numel() == 0 for x in named.values()):
+        def run_engine(part: Converted, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            facts = facts_of(inputs)
+            if part.program is not None and any(0 in shape for shape, _, _ in facts):
                 # As behind nms that has found nothing: no engine need take that.
-                return part.program.run(named)
-            results = self._run_network(part, named, device)
+                return part.run_program(inputs)
+            outputs = self._run_network(part, inputs, facts, device)
             assert self.last_run is not None
             reasons.append(self.last_run[1])
-            return results
+            return outputs
 
         outputs = partition.run(tensors, device, run_engine)
         # Only where all engines ran, the module ran in TensorRT.
-        self.last_run = (device, next(filter(None, reasons), ""))
-        return {spec.name: x for spec, x in zip(signature.outputs, outputs, strict=True)}
+        self.__dict__["last_run"] = (device, next(filter(None, reasons), ""))
+        return outputs
 
     def _run_network(
-        self, converted: Converted, named: Mapping[str, torch.Tensor], device: torch.device
-    ) -> Mapping[str, torch.Tensor]:
+        self,
+        converted: Converted,
+        tensors: Sequence[torch.Tensor],
+        facts: Facts,
+        device: torch.device,
+    ) -> Sequence[torch.Tensor]:
         reason = "it was made without an engine"
         if converted.engine is not None:
             try:
@@ -698,11 +691,11 @@ class TRTModule(torch.nn.Module):
             else:
                 # nn.Module's own setattr would take a microsecond.
                 self.__dict__["last_run"] = (device, "")
-                return execution.run(named, self.cuda_graph)
+                names = converted.signature.names
+                return execution.run_as(names, tensors, facts, self.cuda_graph)
         self._may_run_in_pytorch(converted, reason)
         self.last_run = (device, reason)
-        assert converted.program is not None
-        return converted.program.run(named)
+        return converted.run_program(tensors)
 
     def _may_run_in_pytorch(self, converted: Converted, reason: str) -> None:
         if converted.program is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,11 @@ from t2t import backend
 from t2t.backend import trt
 from t2t.dtypes import from_trt
 from t2t.errors import EngineError, ShapeError
-from t2t.io import TensorSpec
+from t2t.io import Facts, TensorSpec, facts_of
 from t2t.runtime.graphs import CudaCapture, Graph, refused
 from t2t.runtime.inspection import describe, layers_of, profiler
 from t2t.runtime.kernels import Kernels, context_config
-from t2t.runtime.outputs import Output, make_output
+from t2t.runtime.outputs import Unsized, sized
 
 __all__ = ["Execution", "Port"]
 
@@ -55,25 +55,27 @@ class Port:
 
 
 class _Lane:
-    """One execution context with its outputs' allocators; used by one call at a time.
+    """One execution context and what it is set for; used by one call at a time.
 
     Attributes:
         context: the IExecutionContext.
-        inputs: input shapes of its last run; TensorRT keeps them, and what it inferred from them,
-            until others are set.
-        shapes: the outputs' shapes that belong to these.
-        outputs: memory of outputs whose shape only a run tells, by name.
         reserved: a profiler or a CUDA graph owns it, so no other call may take it.
         config: the context's IRuntimeConfig, which has to live as long; None is the default.
+        facts: what is known of the inputs of its last run, which fit. TensorRT keeps their shapes,
+            and what it inferred from them, until others are set.
+        addresses: of these inputs, which TensorRT keeps as well.
+        sized: names of outputs whose shapes are known, and what makes their memory.
+        unsized: memory of those whose shape only a run tells, by name.
     """
 
     def __init__(self, context: Any, reserved: bool, config: Any) -> None:
         self.context = context
         self.reserved = reserved
         self.config = config
-        self.inputs: list[torch.Size] | None = None
-        self.shapes: list[tuple[int, ...]] = []
-        self.outputs: dict[str, Output] = {}
+        self.facts: Facts | None = None
+        self.addresses: list[int] = []
+        self.sized: list[tuple[str, Callable[[], torch.Tensor]]] = []
+        self.unsized: dict[str, Unsized] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +86,7 @@ class _Recorded:
     can make the graph stale.
 
     Attributes:
-        key: what it was recorded for: shapes of inputs, and values of those in CPU memory.
+        key: what it was recorded for: facts of inputs, and values of those in CPU memory.
         graph: the launches.
         lane: the context.
         inputs: memory that it reads.
@@ -120,6 +122,7 @@ class Execution:
         kernels: what TensorRT-RTX compiles, where that is kept.
         inputs: the engine's inputs, in order.
         outputs: its outputs, in order.
+        names: those of the inputs, and those of the outputs.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Execution:
         self._engine = engine
         self.device = device
         self._capture = capture or (CudaCapture() if device.type == "cuda" else None)
+        self._on_cuda = device.type == "cuda"
         self._backend = backend.name()
         self.kernels = None
         if runtime_cache is not None and backend.is_rtx():
@@ -143,6 +147,7 @@ class Execution:
         self.inputs = [port for port in ports if is_input[port.name]]
         self.outputs = [port for port in ports if not is_input[port.name]]
         self._profiles = [self._ranges(i) for i in range(engine.num_optimization_profiles)]
+        self.names = [x.name for x in self.inputs], [x.name for x in self.outputs]
         self._reads_host = any(port.on_host for port in self.inputs)
         self._writes_host = any(port.on_host for port in self.outputs)
         self._idle: dict[int, list[_Lane]] = {}
@@ -150,7 +155,7 @@ class Execution:
         self._no_graph = ""
         self._in_graphs_of_others: list[_Lane] = []
         self._lock = threading.Lock()
-        if device.type == "cuda":
+        if self._on_cuda:
             # TensorRT frees contexts at once; the GPU may still be working in their memory.
             weakref.finalize(self, torch.cuda.synchronize, device).atexit = False
 
@@ -172,16 +177,32 @@ class Execution:
             EngineError: TensorRT fails; its own words are in the message. Or the engine cannot be
                 in a CUDA graph.
         """
-        capture = self._capture if cuda_graph else None
-        if self.device.type != "cuda":
-            if capture is None:
-                return self._run(inputs, None)
-            return self._run_graph(inputs, None, capture)
-        with torch.cuda.device(self.device):
-            stream = torch.cuda.current_stream(self.device)
-            if capture is None or torch.cuda.is_current_stream_capturing():
-                return self._run(inputs, stream)
-            return self._run_graph(inputs, stream, capture)
+        tensors = self._in_order(inputs)
+        outputs = self.run_as(self.names, tensors, facts_of(tensors), cuda_graph)
+        return dict(zip(self.names[1], outputs, strict=True))
+
+    def run_as(
+        self,
+        names: tuple[Sequence[str], Sequence[str]],
+        tensors: Sequence[torch.Tensor],
+        facts: Facts,
+        cuda_graph: bool = False,
+    ) -> list[torch.Tensor]:
+        """Do what `run` does, with inputs and outputs in the order of names.
+
+        Args:
+            names: of the inputs, and of the outputs.
+            tensors: the inputs.
+            facts: what they are.
+            cuda_graph: as for `run`.
+        """
+        if names != self.names:
+            results = self.run(dict(zip(names[0], tensors, strict=True)), cuda_graph)
+            return [results[name] for name in names[1]]
+        if self._on_cuda and torch.cuda.current_device() != self.device.index:
+            with torch.cuda.device(self.device):
+                return self._enqueue(tensors, facts, cuda_graph)
+        return self._enqueue(tensors, facts, cuda_graph)
 
     def profile(
         self, inputs: Mapping[str, torch.Tensor], runs: int, warmup: int
@@ -196,9 +217,9 @@ class Execution:
         Returns:
             Name and seconds of each layer, in the order in which TensorRT reports them.
         """
-        guard = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        tensors = self._in_order(inputs)
+        guard = torch.cuda.device(self.device) if self._on_cuda else nullcontext()
         with guard, backend.use(self._backend):
-            stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
             reported = profiler()
             lane = self._new_lane(reserved=True)
             # The context tells it in each enqueue, which waits for the GPU then.
@@ -206,9 +227,9 @@ class Execution:
             for run in range(warmup + runs):
                 if run == warmup:
                     reported.times.clear()
-                self._run(inputs, stream, lane)
-            if stream is not None:
-                stream.synchronize()
+                self._enqueue(tensors, facts_of(tensors), False, lane)
+            if self._on_cuda:
+                torch.cuda.current_stream().synchronize()
         times: list[tuple[str, float]] = reported.times
         return times
 
@@ -221,56 +242,70 @@ class Execution:
         with backend.use(self._backend):
             return layers_of(self._engine)
 
-    def _run(
+    def _in_order(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        try:
+            return [inputs[name] for name in self.names[0]]
+        except KeyError as error:
+            raise ShapeError(f"input {error.args[0]!r} is missing") from None
+
+    def _enqueue(
         self,
-        inputs: Mapping[str, torch.Tensor],
-        stream: torch.cuda.Stream | None,
+        tensors: Sequence[torch.Tensor],
+        facts: Facts,
+        cuda_graph: bool,
         lane: _Lane | None = None,
-    ) -> dict[str, torch.Tensor]:
+    ) -> list[torch.Tensor]:
+        """Run on the current device, which is this one."""
+        stream = torch.cuda.current_stream(self.device) if self._on_cuda else None
+        captured = self._on_cuda and torch.cuda.is_current_stream_capturing()
+        if cuda_graph and self._capture is not None and not captured:
+            return self._run_graph(tensors, facts, stream, self._capture)
         handle = 0 if stream is None else stream.cuda_stream
-        given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
         lane = lane or self._take_lane(handle)
         backend.forget_errors()
-        self._bind(lane, given, handle)
-        outputs = [
-            self._output(lane, port, shape)
-            for port, shape in zip(self.outputs, lane.shapes, strict=True)
-        ]
+        try:
+            given = self._bind(lane, tensors, facts, handle)
+        except ShapeError:  # the context is as it was
+            self._give_back(lane, handle, captured)
+            raise
+        results = self._allocate(lane)
         if not lane.context.execute_async_v3(handle):
             raise EngineError(f"the engine failed: {backend.error_text()}")
-        results = {
-            port.name: output.take() for port, output in zip(self.outputs, outputs, strict=True)
-        }
+        for place, name in enumerate(self.names[1] if lane.unsized else ()):
+            if name in lane.unsized:
+                results.insert(place, lane.unsized[name].take())
         # Only after success: a context that failed may be in any state.
-        self._give_back(lane, handle)
-        _keep_until_read(given, stream)
-        return self._move_home(results, stream)
+        self._give_back(lane, handle, captured)
+        if stream is not None:
+            _keep_until_read(given, stream)
+        return self._move_home(results, stream) if self._writes_host else results
 
     def _run_graph(
         self,
-        inputs: Mapping[str, torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        facts: Facts,
         stream: torch.cuda.Stream | None,
         capture: CudaCapture,
-    ) -> dict[str, torch.Tensor]:
-        given = [self._prepare(port, inputs.get(port.name)) for port in self.inputs]
-        key = [
-            (*tensor.shape, *(tensor.flatten().tolist() if port.on_host else ()))
-            for port, tensor in zip(self.inputs, given, strict=True)
+    ) -> list[torch.Tensor]:
+        values = [
+            x.flatten().tolist()
+            for port, x in zip(self.inputs, tensors, strict=True)
+            if port.on_host
         ]
+        key = [*facts, *values]
         handle = 0 if stream is None else stream.cuda_stream
         recorded = self._take_graph(handle, key)
         if recorded is None:
-            recorded = self._record(given, key, capture)
+            self._fitting_profile(tensors)
+            recorded = self._record(tensors, key, capture)
         else:
-            for port, static, tensor in zip(self.inputs, recorded.inputs, given, strict=True):
+            for port, static, tensor in zip(self.inputs, recorded.inputs, tensors, strict=True):
                 if not port.on_host:
-                    static.copy_(tensor)
+                    static.copy_(tensor.detach())
         recorded.graph.replay()
-        results = {
-            port.name: static.clone()
-            for port, static in zip(self.outputs, recorded.outputs, strict=True)
-        }
-        _keep_until_read(given, stream)
+        results = [static.clone() for static in recorded.outputs]
+        if stream is not None:
+            _keep_until_read(tensors, stream)
         self._give_graph_back(recorded, stream)
         return results
 
@@ -285,18 +320,17 @@ class Execution:
         for port in self.outputs:
             if port.on_host:
                 raise refused(f"TensorRT writes the output {port.name!r} in CPU memory")
-        inputs = [ready(tensor.clone()) for tensor in given]
+        inputs = [
+            ready(tensor.detach().to(CPU if port.on_host else self.device, copy=True))[0]
+            for port, tensor in zip(self.inputs, given, strict=True)
+        ]
         with self._lock:
             lane = self._new_lane(reserved=True, recorded=True)
         with capture.stream(self.device) as handle:
-            self._bind(lane, inputs, handle)
-            for port, shape in zip(self.outputs, lane.shapes, strict=True):
-                if -1 in shape:
-                    raise refused(f"the size of the output {port.name!r} depends on values")
-            outputs = [
-                self._output(lane, port, shape)
-                for port, shape in zip(self.outputs, lane.shapes, strict=True)
-            ]
+            self._bind(lane, inputs, facts_of(inputs), handle)
+            for name in lane.unsized:
+                raise refused(f"the size of the output {name!r} depends on values")
+            outputs = self._allocate(lane)
 
             def enqueue() -> None:
                 if not lane.context.execute_async_v3(handle):
@@ -313,7 +347,7 @@ class Execution:
             except (RuntimeError, EngineError) as error:
                 self._no_graph = str(error)
                 raise refused(self._no_graph) from error
-        return _Recorded(key, graph, lane, inputs, [output.take() for output in outputs])
+        return _Recorded(key, graph, lane, inputs, outputs)
 
     @property
     def memory(self) -> int:
@@ -356,27 +390,28 @@ class Execution:
             inputs.append(TensorSpec(port.name, port.dtype, port.shape, low, bests[0], high))
         return inputs, [TensorSpec(port.name, port.dtype, port.shape) for port in self.outputs]
 
-    def _prepare(self, port: Port, tensor: torch.Tensor | None) -> torch.Tensor:
-        if tensor is None:
-            raise ShapeError(f"input {port.name!r} is missing")
-        home = CPU if port.on_host else self.device
-        if tensor.device not in (home, self.device):
-            raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self.device}")
-        if tensor.dtype != port.dtype:
-            raise ShapeError(
-                f"input {port.name!r} is {tensor.dtype}, the engine takes {port.dtype}"
-            )
-        shape = tensor.shape
-        if shape != port.shape and (
-            len(shape) != len(port.shape)
-            or any(wanted not in (-1, size) for wanted, size in zip(port.shape, shape, strict=True))
-        ):
-            raise ShapeError(
-                f"input {port.name!r} has the shape {tuple(shape)}, the engine takes {port.shape}"
-            )
-        if tensor.requires_grad:
-            tensor = tensor.detach()
-        return ready(tensor if tensor.device == home else tensor.to(home))
+    def _fitting_profile(self, tensors: Sequence[torch.Tensor]) -> int:
+        """Return the profile for these inputs, which are checked.
+
+        Raises:
+            ShapeError: an input is not what the engine takes, or no profile takes them all.
+        """
+        for port, tensor in zip(self.inputs, tensors, strict=True):
+            homes = (self.device, CPU) if port.on_host else (self.device,)
+            if tensor.device not in homes:
+                raise ShapeError(f"input {port.name!r} is on {tensor.device}, not on {self.device}")
+            if tensor.dtype != port.dtype:
+                raise ShapeError(
+                    f"input {port.name!r} is {tensor.dtype}, the engine takes {port.dtype}"
+                )
+            shape = tuple(tensor.shape)
+            if len(shape) != len(port.shape) or any(
+                wanted not in (-1, size) for wanted, size in zip(port.shape, shape, strict=True)
+            ):
+                raise ShapeError(
+                    f"input {port.name!r} has the shape {shape}, the engine takes {port.shape}"
+                )
+        return self._choose_profile(tensors)
 
     def _choose_profile(self, given: Sequence[torch.Tensor]) -> int:
         shapes = {
@@ -396,9 +431,16 @@ class Execution:
         )
 
     def _take_lane(self, stream: int) -> _Lane:
+        # A list's pop and append are atomic, which costs less than the lock.
+        idle = self._idle.get(stream)
+        if idle:
+            try:
+                return idle.pop()
+            except IndexError:  # another thread has taken it
+                pass
         with self._lock:
-            idle = self._idle.setdefault(stream, [])
-            return idle.pop() if idle else self._new_lane()
+            self._idle.setdefault(stream, [])
+            return self._new_lane()
 
     def _new_lane(self, reserved: bool = False, recorded: bool = False) -> _Lane:
         backend.forget_errors()
@@ -413,14 +455,14 @@ class Execution:
             raise EngineError(f"no execution context: {backend.error_text()}")
         return _Lane(context, reserved, config)
 
-    def _give_back(self, lane: _Lane, stream: int) -> None:
+    def _give_back(self, lane: _Lane, stream: int, captured: bool) -> None:
         if lane.reserved:
             return
-        captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        with self._lock:
+        if captured:
             # The user's own graph has the context's memory, and is replayed in any stream.
-            idle = self._in_graphs_of_others if captured else self._idle[stream]
-            idle.append(lane)
+            self._in_graphs_of_others.append(lane)
+        else:
+            self._idle[stream].append(lane)
 
     def _take_graph(self, stream: int, key: list[Any]) -> _Recorded | None:
         with self._lock:
@@ -438,78 +480,117 @@ class Execution:
         if oldest is not None and stream is not None:
             stream.synchronize()  # the GPU may still be working in its memory
 
-    def _bind(self, lane: _Lane, given: Sequence[torch.Tensor], stream: int) -> None:
+    def _bind(
+        self, lane: _Lane, tensors: Sequence[torch.Tensor], facts: Facts, stream: int
+    ) -> list[torch.Tensor]:
+        """Set a context's inputs, and return them as TensorRT reads them.
+
+        Raises:
+            ShapeError: they do not fit; nothing was set.
+        """
         context = lane.context
-        shapes = [tensor.shape for tensor in given]
-        known = shapes == lane.inputs and not self._reads_host
+        known = facts == lane.facts and not self._reads_host
         if not known:
-            try:
-                profile = self._choose_profile(given)
-            except ShapeError:
-                self._give_back(lane, stream)
-                raise
+            profile = self._fitting_profile(tensors)
             if context.active_optimization_profile != profile:
                 _check(context.set_optimization_profile_async(profile, stream), "profile", profile)
-        for port, tensor, shape in zip(self.inputs, given, shapes, strict=True):
-            if not (known or port.on_host):
-                _check(context.set_input_shape(port.name, tuple(shape)), port.name, tuple(shape))
-            # Also an empty tensor needs an address, and torch gives it none.
-            address = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
-            _check(context.set_tensor_address(port.name, address), port.name, "address")
+            for port, (shape, _, _) in zip(self.inputs, facts, strict=True):
+                if not port.on_host:
+                    sizes = tuple(shape)
+                    _check(context.set_input_shape(port.name, sizes), port.name, sizes)
+            lane.addresses = [0] * len(tensors)
+        if self._reads_host:
+            pairs = zip(self.inputs, tensors, strict=True)
+            tensors = [x.to(CPU) if port.on_host else x for port, x in pairs]
+        given = []
+        for place, tensor in enumerate(tensors):
+            readable, address = ready(tensor)
+            if address != lane.addresses[place]:
+                name = self.names[0][place]
+                _check(context.set_tensor_address(name, address), name, "address")
+                lane.addresses[place] = address
+            given.append(readable)
         if not known:
             self._infer(lane)
-            lane.inputs = shapes
+            lane.facts = facts
+        return given
 
     def _infer(self, lane: _Lane) -> None:
+        """Ask TensorRT for the outputs' shapes, and prepare how their memory is made."""
+        context = lane.context
         try:
-            missing = lane.context.infer_shapes()
+            missing = context.infer_shapes()
         except RuntimeError as error:
             raise EngineError(f"no output shapes: {error}; {backend.error_text()}") from error
         if missing:
             raise EngineError(f"not enough is known of {missing}: {backend.error_text()}")
-        lane.shapes = [tuple(lane.context.get_tensor_shape(port.name)) for port in self.outputs]
+        lane.sized = []
+        for port in self.outputs:
+            shape = tuple(context.get_tensor_shape(port.name))
+            device = CPU if port.on_host else self.device
+            # Once a context has an allocator, it keeps to it.
+            if -1 not in shape and port.name not in lane.unsized:
+                lane.sized.append((port.name, sized(shape, port.dtype, device)))
+            elif port.name not in lane.unsized:
+                with backend.use(self._backend):
+                    output = lane.unsized[port.name] = Unsized(port.dtype, device)
+                allocator = output.allocator
+                _check(context.set_output_allocator(port.name, allocator), port.name, "memory")
 
-    def _output(self, lane: _Lane, port: Port, shape: tuple[int, ...]) -> Output:
-        device = CPU if port.on_host else self.device
-        previous = lane.outputs.get(port.name)
-        output = make_output(shape, port.dtype, device, previous, self._backend)
-        if output.allocator is None:
-            _check(lane.context.set_tensor_address(port.name, output.address), port.name, "address")
-        elif previous is not output:
-            lane.outputs[port.name] = output
-            _check(
-                lane.context.set_output_allocator(port.name, output.allocator), port.name, "memory"
-            )
-        return output
+    def _allocate(self, lane: _Lane) -> list[torch.Tensor]:
+        """Make new memory for the outputs whose shapes are known, and tell TensorRT of it."""
+        outputs = []
+        for name, make in lane.sized:
+            tensor = make()
+            # Also an empty tensor needs an address, and torch gives it none.
+            address = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
+            if not lane.context.set_tensor_address(name, address):
+                raise _refused(name, "address")
+            outputs.append(tensor)
+        for output in lane.unsized.values():
+            output.forget()
+        return outputs
 
     def _move_home(
-        self, results: dict[str, torch.Tensor], stream: torch.cuda.Stream | None
-    ) -> dict[str, torch.Tensor]:
-        if not self._writes_host:
-            return results
+        self, results: list[torch.Tensor], stream: torch.cuda.Stream | None
+    ) -> list[torch.Tensor]:
         if stream is not None:
             stream.synchronize()
-        return {name: tensor.to(self.device) for name, tensor in results.items()}
+        return [tensor.to(self.device) for tensor in results]
 
 
-def ready(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as TensorRT reads it: contiguous, with memory at an aligned address."""
-    tensor = tensor.contiguous()
+def ready(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return the tensor as TensorRT reads it, and its address.
+
+    It is contiguous, with memory, which is aligned on a GPU; the tensor itself, if it is so.
+    """
+    address = tensor.data_ptr()
+    if (
+        address
+        and not (address % ALIGNMENT and tensor.is_cuda)
+        and tensor.is_contiguous()
+        and not tensor.is_neg()  # the numbers in memory have the other sign
+    ):
+        return tensor, address
     if tensor.numel() == 0:
-        return tensor.new_empty(ALIGNMENT)[:0].view(tensor.shape)
-    if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT:
-        return tensor.clone()
-    return tensor
+        if not tensor.untyped_storage().data_ptr():
+            tensor = tensor.new_empty(ALIGNMENT)[:0].view(tensor.shape)
+        return tensor, tensor.untyped_storage().data_ptr()
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor, tensor.data_ptr()
 
 
-def _keep_until_read(given: Sequence[torch.Tensor], stream: torch.cuda.Stream | None) -> None:
+def _keep_until_read(given: Sequence[torch.Tensor], stream: torch.cuda.Stream) -> None:
     """Keep memory that the caller may drop while the stream still reads it."""
-    if stream is not None:
-        for tensor in given:
-            if tensor.is_cuda:
-                tensor.record_stream(stream)
+    for tensor in given:
+        if tensor.is_cuda:
+            (tensor.detach() if tensor.requires_grad else tensor).record_stream(stream)
 
 
 def _check(done: bool, name: str, what: object) -> None:
     if not done:
-        raise EngineError(f"TensorRT refuses {name} {what}: {backend.error_text()}")
+        raise _refused(name, what)
+
+
+def _refused(name: str, what: object) -> EngineError:
+    return EngineError(f"TensorRT refuses {name} {what}: {backend.error_text()}")

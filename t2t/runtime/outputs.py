@@ -3,70 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 
-from t2t import backend
 from t2t.backend import trt
 from t2t.errors import EngineError
 
-__all__ = ["Output", "make_output"]
+__all__ = ["Unsized", "sized"]
 
 
-class Output(Protocol):
-    """Memory of one output for one run."""
+def sized(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Callable[[], torch.Tensor]:
+    """Return what makes a new contiguous tensor with an address, the quickest way there is."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    if 0 in shape:  # TensorRT wants an address for an empty output too
+        return lambda: like.new_empty(1)[:0].view(shape)
+    strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return partial(like.new_empty_strided, shape, strides)
 
-    allocator: Any
-    """An IOutputAllocator, or None where `address` is known before the run."""
 
-    address: int
-
-    def take(self) -> torch.Tensor:
-        """Return the tensor after the run."""
-
-
-def make_output(
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-    previous: Output | None,
-    engine_backend: str,
-) -> Output:
-    """Prepare memory for an output.
+class Unsized:
+    """Memory of an output whose shape only the run tells; used by one run at a time.
 
     Args:
-        shape: as the context tells it; -1 where it depends on the data.
         dtype: the output's dtype.
         device: where the memory must be.
-        previous: what served the output in the context's last run.
-        engine_backend: the backend that runs the engine.
+
+    Attributes:
+        allocator: the IOutputAllocator, of the backend in use.
     """
-    if -1 not in shape:
-        return _Sized(shape, dtype, device)
-    if isinstance(previous, _Growing):
-        previous.forget()
-        return previous
-    with backend.use(engine_backend):
-        return _Growing(dtype, device)
-
-
-class _Sized:
-    allocator = None
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self._tensor = torch.empty(shape, dtype=dtype, device=device)
-        self.address = self._tensor.data_ptr()
-        if not self.address:  # TensorRT wants an address for an empty output too
-            self._tensor = torch.empty(1, dtype=dtype, device=device)[:0].view(shape)
-            self.address = self._tensor.untyped_storage().data_ptr()
-
-    def take(self) -> torch.Tensor:
-        return self._tensor
-
-
-class _Growing:
-    address = 0
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
@@ -94,6 +63,7 @@ class _Growing:
         self._shape = shape
 
     def take(self) -> torch.Tensor:
+        """Return the tensor after the run."""
         if self._memory is None:
             raise EngineError("TensorRT allocated no memory for an output") from self._failure
         elements = math.prod(self._shape)
@@ -102,7 +72,7 @@ class _Growing:
         return memory[:size].view(self._dtype).view(self._shape)
 
 
-def _allocator(output: _Growing) -> Any:
+def _allocator(output: Unsized) -> Any:
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.IOutputAllocator.__init__(self)

@@ -82,7 +82,8 @@ class Trials:
         """Return the largest relative error of an output, as `verify` measures it."""
         worst: dict[str, OutputReport] = {}
         for (_, expected), result in zip(self._samples, results, strict=True):
-            problem = measure(expected, signature.result(result), math.inf, math.inf, worst)
+            outputs = signature.result([result[spec.name] for spec in signature.outputs])
+            problem = measure(expected, outputs, math.inf, math.inf, worst)
             if problem:
                 raise ConversionError(f"tuning_inputs: {problem}")
         return max((output.max_rel_error for output in worst.values()), default=0.0)
