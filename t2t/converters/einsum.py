@@ -151,12 +151,6 @@ def _matrix(
     parts = (second, first) if turned else (first, second)
     x = _arranged(net, labelled, [*batch, *parts[0], *parts[1]])
     if len(first) != 1 or len(second) != 1:
-        x = net.reshape(x, [*(sizes[c] for c in batch), *(_numel(part, sizes) for part in parts)])
+        matrix = (math.prod(sizes[label] for label in part) for part in parts)
+        x = net.reshape(x, [*(sizes[label] for label in batch), *matrix])
     return x, "TRANSPOSE" if turned else "NONE"
-
-
-def _numel(labels: Sequence[str], sizes: dict[str, Any]) -> Any:
-    total: Any = 1
-    for label in labels:
-        total = total * sizes[label]
-    return total

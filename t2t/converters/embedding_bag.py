@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,34 +26,36 @@ _MODES = {"sum": "SUM", "mean": "AVG", "max": "MAX"}
 _Results = tuple[NetworkTensor, None, None, None]
 
 
-def _rows_meta(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offsets: torch.Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: torch.Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Any:
-    del norm_type, scale_grad_by_freq, sparse
-    if input.dim() != 2 or max_norm is not None:
+class _Bags(NamedTuple):
+    """The arguments of torch.nn.functional.embedding_bag."""
+
+    input: torch.Tensor
+    weight: torch.Tensor
+    offsets: torch.Tensor | None = None
+    max_norm: float | None = None
+    norm_type: float = 2.0
+    scale_grad_by_freq: bool = False
+    mode: str = "mean"
+    sparse: bool = False
+    per_sample_weights: torch.Tensor | None = None
+    include_last_offset: bool = False
+    padding_idx: int | None = None
+
+
+def _rows_meta(*args: Any, **kwargs: Any) -> Any:
+    bags = _Bags(*args, **kwargs)
+    input, weight, factors = bags.input, bags.weight, bags.per_sample_weights
+    if input.dim() != 2 or bags.max_norm is not None:
         return NotImplemented
     fits = (
         not input.dtype.is_floating_point
         and weight.dim() == 2
-        and offsets is None
-        and mode in _MODES
-        and not include_last_offset
-        and (per_sample_weights is None or mode == "sum")
-        and (
-            per_sample_weights is None
-            or agree(*zip(per_sample_weights.shape, input.shape, strict=True))
-        )
-        and (padding_idx is None or -weight.shape[0] <= padding_idx < weight.shape[0])
+        and bags.offsets is None
+        and bags.mode in _MODES
+        and not bags.include_last_offset
+        and (factors is None or bags.mode == "sum")
+        and (factors is None or agree(*zip(factors.shape, input.shape, strict=True)))
+        and (bags.padding_idx is None or -weight.shape[0] <= bags.padding_idx < weight.shape[0])
         # There must be a row, for all dynamic sizes.
         and input.shape[1] > 0
     )
@@ -65,31 +67,14 @@ def _rows_meta(
 
 # Its operator sees all bags one behind the other, and not that all have the same length.
 @converter("torch.nn.functional.embedding_bag", precision="sensitive", meta=_rows_meta)
-def embedding_bag_of_rows(
-    net: Network,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offsets: torch.Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: torch.Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> NetworkTensor:
+def embedding_bag_of_rows(net: Network, *args: Any, **kwargs: Any) -> NetworkTensor:
     """Convert bags (N, L) to a gather and a reduction of each; one of padding alone gives zeros."""
-    del offsets, max_norm, norm_type, scale_grad_by_freq, sparse, include_last_offset
-    dtype = weight.dtype
-    rows = net.add_gather(net.tensor(weight, dtype), input, 0)
-    if per_sample_weights is not None:
-        factors = net.unsqueeze(net.tensor(per_sample_weights, dtype), [2])
-        rows = net.add_elementwise(rows, factors, "PROD")
-    if padding_idx is None:
-        return net.add_reduce(rows, _MODES[mode], 1, keep_dims=False)
-    inside = _not_padding(net, input, padding_idx % int(weight.shape[0]))
-    return _reduced(net, rows, inside, list(_MODES).index(mode), dtype)
+    bags = _Bags(*args, **kwargs)
+    rows = _weighted_rows(net, bags.weight, bags.input, bags.per_sample_weights)
+    if bags.padding_idx is None:
+        return net.add_reduce(rows, _MODES[bags.mode], 1, keep_dims=False)
+    inside = _not_padding(net, bags.input, bags.padding_idx % int(bags.weight.shape[0]))
+    return _reduced(net, rows, inside, list(_MODES).index(bags.mode), bags.weight.dtype)
 
 
 @converter("aten::_embedding_bag_forward_only", "aten::_embedding_bag", precision="sensitive")
@@ -119,16 +104,24 @@ def embedding_bag(
             f"{bags} bags of {number} rows in all: every bag meets every row, in at most "
             f"{MAX_ELEMENTS} elements"
         )
-    dtype = weight.dtype
-    rows = net.add_gather(net.tensor(weight, dtype), indices, 0)
-    if per_sample_weights is not None:
-        factors = net.unsqueeze(net.tensor(per_sample_weights, dtype), [1])
-        rows = net.add_elementwise(rows, factors, "PROD")
+    rows = _weighted_rows(net, weight, indices, per_sample_weights)
     inside = _members(net, offsets, bags, number, include_last_offset)
     if padding_idx >= 0:
         kept = net.unsqueeze(_not_padding(net, indices, padding_idx), [0])
         inside = net.add_elementwise(inside, kept, "AND")
-    return _reduced(net, net.unsqueeze(rows, [0]), inside, mode, dtype), None, None, None
+    result = _reduced(net, net.unsqueeze(rows, [0]), inside, mode, weight.dtype)
+    return result, None, None, None
+
+
+def _weighted_rows(
+    net: Network, weight: torch.Tensor, indices: torch.Tensor, factors: torch.Tensor | None
+) -> NetworkTensor:
+    """Return the rows of a table at indices (*), each times its factor: (*, columns)."""
+    rows = net.add_gather(net.tensor(weight, weight.dtype), indices, 0)
+    if factors is None:
+        return rows
+    wide = net.unsqueeze(net.tensor(factors, weight.dtype), [factors.ndim])
+    return net.add_elementwise(rows, wide, "PROD")
 
 
 def _not_padding(net: Network, indices: torch.Tensor, padding_idx: int) -> NetworkTensor:

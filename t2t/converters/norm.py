@@ -37,17 +37,14 @@ def _instance_norm_output(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    del momentum, eps
-    given = running_mean is not None and running_var is not None
-    # With both, it writes the running statistics, which only operators do in a way that is seen.
-    if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
-        return NotImplemented
     if use_input_stats:
         torch._check(
             math.prod(input.shape[2:]) != 1,
             lambda: "instance_norm: of one element per channel there is no variance",
         )
-    return like(input)
+    return _instance_norm_operator_output(
+        input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
+    )
 
 
 # The function, for PyTorch makes a batch norm of it, of as many channels as samples have together.
@@ -77,12 +74,10 @@ def _instance_norm_operator_output(
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
     use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
+    *_others: Any,
 ) -> Any:
-    del momentum, eps, cudnn_enabled
     given = running_mean is not None and running_var is not None
+    # With both, it writes the running statistics, which only operators do in a way that is seen.
     if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
         return NotImplemented
     return like(input)

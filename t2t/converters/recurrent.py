@@ -105,10 +105,10 @@ def _meta(original: Callable[..., Any], gates: int) -> Callable[..., Any]:
     It checks all sizes: with wrong ones, kernels of PyTorch's read memory that is not theirs.
     """
 
-    def meta(input: torch.Tensor, hx: Any, params: Any, *options: Any, **named: Any) -> Any:
+    def meta(input: torch.Tensor, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(params, torch.Tensor) or (gates == 4 and isinstance(hx, torch.Tensor)):
             raise UnsupportedArgumentError(PACKED)
-        given = _Options(*options, **named)
+        given = _Options(*args, **kwargs)
         states = (hx,) if isinstance(hx, torch.Tensor) else hx
         _check_states(input, states, given, 2 if gates == 4 else 1)
         weights = _Weights.of_layers(params, given.has_biases, states)
@@ -187,23 +187,14 @@ def _check_weights(
     "torch._VF.lstm", "torch.lstm", precision="compute", meta=_meta(rnn_functions.lstm, gates=4)
 )
 def lstm(
-    net: Network,
-    input: torch.Tensor,
-    hx: Tensors,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: Tensors, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and states (layers * D, N, R), (layers * D, N, H) to (L, N, D * R), both.
 
     D is 2 where bidirectional, else 1; R is H where there is no projection. With ``batch_first`` N
     stands before L in input and output.
     """
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _Options(*args, **kwargs)
     return _layers(net, input, hx, params, given, _long_short(hx[1].shape[-1]))
 
 
@@ -211,16 +202,7 @@ def lstm(
     "torch._VF.gru", "torch.gru", precision="compute", meta=_meta(rnn_functions.gru, gates=3)
 )
 def gru(
-    net: Network,
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and a state (layers * D, N, H) to (L, N, D * H) and the last state."""
     size = hx.shape[-1]
@@ -238,7 +220,7 @@ def gru(
         change = net.add_elementwise(states[0], new, "SUB")
         return [net.add_elementwise(new, net.add_elementwise(update, change, "PROD"), "SUM")]
 
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _Options(*args, **kwargs)
     return _layers(net, input, [hx], params, given, step, resets=True)
 
 
@@ -249,19 +231,10 @@ def gru(
     meta=_meta(rnn_functions.rnn_tanh, gates=1),
 )
 def rnn_tanh(
-    net: Network,
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and a state (layers * D, N, H) to (L, N, D * H) and the last state."""
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _Options(*args, **kwargs)
     return _layers(net, input, [hx], params, given, _simple("TANH"))
 
 
@@ -272,19 +245,10 @@ def rnn_tanh(
     meta=_meta(rnn_functions.rnn_relu, gates=1),
 )
 def rnn_relu(
-    net: Network,
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert as `rnn_tanh`."""
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _Options(*args, **kwargs)
     return _layers(net, input, [hx], params, given, _simple("RELU"))
 
 
