@@ -10,6 +10,7 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.export import Dim
 
 from t2t import dtypes
 from t2t.backend import create_network, error_text, forget_errors, logger, trt, use
-from t2t.building import Profile, check_capabilities, check_dla, create_builder
+from t2t.building import check_capabilities, check_dla, create_builder
 from t2t.conversion import build_engine, check_refit, checked_options, computed_in
 from t2t.errors import (
     BackendError,
@@ -134,27 +135,17 @@ def from_onnx(
         check_capabilities(options["compute_capabilities"])
         check_dla(options["dla_core"])
         proto, path = _read(model)
-        _check(proto)
         builder = create_builder()
         network, parser = _parse(proto, path, builder)
-        _check_dynamic(proto, network)
-        declared = _sizes(network, *(options[name] for name in _SHAPES))
-        signature = _signature(network, proto, declared)
-        for note in declared.notes:
+        signature = _signature(network, proto, options)
+        for note in signature.notes:
             warnings.warn(note, ShapeWarning, stacklevel=2)
         program = capture(network)
-        dynamic: Profile = {
-            spec.name: (spec.min_shape, spec.opt_shape, spec.max_shape)
-            for spec in signature.inputs
-            if spec.min_shape is not None
-            and spec.opt_shape is not None
-            and spec.max_shape is not None
-        }
         if verify:
             checked = TRTModule(None, signature, program, precision=computed_in(network))
             _verify(proto, path, checked, rtol)
-        profiles = [dynamic] if dynamic else []
-        plan, facts = build_engine(network, builder, signature, profiles, program, options)
+        ranges = signature.ranges()
+        plan, facts = build_engine(network, builder, signature, ranges, program, options)
         del parser  # it owns the weights that the builder reads
         made = TRTModule(
             plan,
@@ -267,12 +258,19 @@ def _refusal(node: Any, given: Mapping[str, Any], types: Mapping[str, int]) -> s
 
 
 def _parse(proto: Any, path: str, builder: Any) -> tuple[Any, Any]:
-    """Return the network, and the parser, which owns the network's weights."""
+    """Return the network, and the parser, which owns the network's weights.
+
+    Raises:
+        UnsupportedOperatorError: an operator would do otherwise than ONNX says.
+        ConversionError: the parser refuses the model.
+    """
+    _check(proto)
     forget_errors()
     network = create_network(builder)
     parser = trt.OnnxParser(network, logger())
     data = proto.SerializeToString()
     if parser.parse(data, path) if path else parser.parse(data):
+        _check_dynamic(proto, network)
         return network, parser
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     said = [
@@ -387,7 +385,9 @@ def _largest(size: Any) -> int:
     return max(int(low) if isinstance(low, int) else 1, _EXAMPLE)
 
 
-def _signature(network: Any, proto: Any, declared: Declared) -> Signature:
+def _signature(network: Any, proto: Any, options: Mapping[str, Any]) -> Signature:
+    """Return what the network takes and returns, with the declared ranges of its inputs."""
+    declared = _sizes(network, *(options[name] for name in _SHAPES))
     inputs = []
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
@@ -405,14 +405,9 @@ def _signature(network: Any, proto: Any, declared: Declared) -> Signature:
         inputs.append(spec)
     outputs = [_spec(network.get_output(index)) for index in range(network.num_outputs)]
     _check_types(proto, (*inputs, *outputs))
-    signature = Signature.flat(inputs, outputs)
-    return Signature(
-        signature.inputs,
-        signature.outputs,
-        signature.input_structure,
-        signature.output_structure,
-        tuple(declared.dimensions),
-        signature.parameters,
+    return replace(
+        Signature.flat(inputs, outputs),
+        dimensions=tuple(declared.dimensions),
         notes=tuple(declared.notes),
     )
 

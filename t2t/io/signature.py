@@ -297,6 +297,13 @@ class Signature:
         plain = len(self.inputs) - len(self.state)
         return -1 if keyword["keys"] or places != [*range(plain)] else len(places)
 
+    def ranges(self) -> list[dict[str, Any]]:
+        """Return min, opt and max shape of every dynamic input by its name, in each profile."""
+        dynamic = [i for i, spec in enumerate(self.inputs) if spec.min_shape is not None]
+        own = [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in self.inputs]
+        profiles = self.profiles or [own]
+        return [{self.inputs[i].name: p[i] for i in dynamic} for p in profiles if dynamic]
+
     def kept(self) -> list[tuple[TensorSpec, TensorSpec]]:
         """Return for all that is kept between calls the input and the output which it is."""
         count = len(self.state)

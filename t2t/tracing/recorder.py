@@ -15,7 +15,6 @@ from t2t.errors import (
     ConversionError,
     StateError,
     T2TError,
-    UnsupportedArgumentError,
     UnsupportedOperatorError,
 )
 from t2t.isolation import Interrupts, storage_key
@@ -32,8 +31,7 @@ from t2t.torch_internals import (
     writes_counted,
 )
 from t2t.tracing.constants import Constants
-from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
-from t2t.tracing.kinds import COMPLEX
+from t2t.tracing.graph import Call, Graph, Location, Value, map_tree
 from t2t.tracing.locations import module_location, user_location
 from t2t.tracing.memory import Entry, Memory, View, view_of_elements
 from t2t.tracing.operators import operator_info
@@ -323,13 +321,6 @@ class Recorder:
             traced: its traced arguments.
             written: those of them that it wrote to in place.
         """
-        is_complex = any(
-            isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)
-        )
-        # What a formula refuses is said as it is.
-        refused = isinstance(call.problem, UnsupportedArgumentError)
-        if is_complex and call.converter is None and not refused:
-            call.problem = UnsupportedOperatorError(COMPLEX)
         call.function = function
         self.graph.calls.append(call)
         owners = {storage_key(self.fake(x)): x for x in traced}

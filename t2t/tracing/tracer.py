@@ -368,11 +368,6 @@ class Tracer:
         if operator is torch.ops.aten.as_strided.default and not is_complex:
             return self.recorder.strided(args, kwargs)
         call = self.recorder.call(info.name, converter, args, kwargs)
-        if converter is None and call.problem is None:
-            text = problem or (RANDOM if random else self._no_converter(operator, info))
-            call.problem = refusal or UnsupportedOperatorError(text)
-        if is_complex:
-            call.problem = refusal or UnsupportedOperatorError(COMPLEX)
         try:
             if output is NotImplemented:
                 output = self.recorder.run(operator, args, kwargs)
@@ -380,7 +375,13 @@ class Tracer:
             if refusal is not None:
                 raise refusal from None
             raise
-        self._check_kinds(info.name, _tensors(output))
+        results = _tensors(output)
+        self._check_kinds(info.name, results)
+        if converter is None and (is_complex or any(x.is_complex() for x in results)):
+            call.problem = refusal or UnsupportedOperatorError(COMPLEX)
+        elif converter is None and call.problem is None:
+            text = problem or (RANDOM if random else self._no_converter(operator, info))
+            call.problem = refusal or UnsupportedOperatorError(text)
         traced = [x for x in tensors if self.recorder.is_traced(x)]
         return self.recorder.register(call, operator, output, traced, [])
 
