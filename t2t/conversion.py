@@ -44,16 +44,6 @@ from t2t.runtime.refitting import refitted_plan
 from t2t.tracing.weights import WeightRecorder
 from t2t.tuning import Trials, tuned
 
-__all__ = [
-    "build_engine",
-    "check_refit",
-    "checked_options",
-    "computed_in",
-    "convert",
-    "convert_submodules",
-    "refit",
-]
-
 _log = logging.getLogger(__name__)
 
 

@@ -47,16 +47,6 @@ from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.graph import Call, with_bodies
 from t2t.tracing.weights import WeightRecorder
 
-__all__ = [
-    "Conversion",
-    "Traced",
-    "missing_operators",
-    "output_spec",
-    "to_network",
-    "trace_module",
-    "without_dropout",
-]
-
 # Fills the registry.
 importlib.import_module("t2t.formulas")
 

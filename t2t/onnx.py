@@ -35,8 +35,6 @@ from t2t.sizes.declared import Declared, declare
 from t2t.sizes.given import Leaves
 from t2t.verification import verify as compare
 
-__all__ = ["REASONS", "from_onnx"]
-
 _RANDOM = (
     "RandomNormal",
     "RandomNormalLike",

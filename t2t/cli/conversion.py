@@ -30,8 +30,6 @@ from t2t.cli.running import DISAGREES, Refusal, Result, check_target, reporting,
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["convert"]
-
 _SUBMODULES = (
     "only submodules convert, because Python decides on values between them; a checkpoint of these "
     "is loaded into the model: use t2t.convert(partial=True) and t2t.load(path, model) in Python"

@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from t2t.cli.inputs import Drawer, Example
     from t2t.cli.sources import Source
 
-__all__ = [
-    "CHECKPOINT",
-    "EXISTING_FILE",
-    "FOLDER",
-    "NEW_FILE",
-    "Given",
-    "device_option",
-    "drawing_options",
-    "engine_option",
-    "gathered",
-    "input_options",
-    "model_options",
-    "read_by",
-    "read_bytes",
-    "rtol_option",
-    "source_options",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Pairs = tuple[tuple[str, str], ...]
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)

@@ -13,8 +13,6 @@ from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import static_size
 
-__all__ = ["cat", "flip", "repeat", "roll", "stack"]
-
 
 @converter("aten::cat")
 def cat(net: Network, tensors: Sequence[torch.Tensor], dim: int = 0) -> NetworkTensor:

@@ -16,8 +16,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import Precision, converter
 from t2t.sizes import static_size
 
-__all__ = ["convolution"]
-
 
 class _Windows(NamedTuple):
     """How the windows of a convolution lie; one number a spatial dimension, in elements."""

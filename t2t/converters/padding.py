@@ -13,8 +13,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.sizes import static_size
 
-__all__ = ["constant_pad", "pad", "reflection_pad", "replication_pad"]
-
 _ORIGINAL = F.pad
 _MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
 

@@ -14,26 +14,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._adaptive import adaptive
-from t2t.converters._window_indices import adaptive_elements, indices_of_maxima, window_elements
-from t2t.converters._windows import Windows, average_pool, max_pool
+from t2t.converters._windows import (
+    Windows,
+    adaptive,
+    adaptive_elements,
+    average_pool,
+    indices_of_maxima,
+    max_pool,
+    window_elements,
+)
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.sizes import smallest, static_size
-
-__all__ = [
-    "adaptive_avg_pool",
-    "adaptive_max_pool",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "global_avg_pool",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool2d_with_indices",
-    "max_pool3d",
-    "max_pool3d_with_indices",
-]
 
 aten = torch.ops.aten
 

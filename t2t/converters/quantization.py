@@ -13,15 +13,6 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = [
-    "dequantize_per_channel",
-    "dequantize_per_tensor",
-    "fake_quantize_per_channel",
-    "fake_quantize_per_tensor",
-    "quantize_per_channel",
-    "quantize_per_tensor",
-]
-
 # Registers torch.ops.quantized_decomposed, which models of torch.export's quantization call.
 importlib.import_module("torch.ao.quantization.fx._decomposed")
 

@@ -22,16 +22,6 @@ from t2t.registry import converter
 from t2t.sizes import static_size
 from t2t.torch_internals import rnn_functions
 
-__all__ = [
-    "PACKED",
-    "gru",
-    "lstm",
-    "mkldnn_rnn_layer",
-    "pack_padded_sequence",
-    "rnn_relu",
-    "rnn_tanh",
-]
-
 Tensors = Sequence[torch.Tensor]
 Results = tuple[NetworkTensor | None, ...]
 

@@ -1,4 +1,4 @@
-"""Resizing by interpolation, in every mode of torch.nn.functional.interpolate.
+"""Resizing by interpolation, in every mode of torch.nn.functional.interpolate, and grid sampling.
 
 ``area`` is adaptive average pooling. The functions that ``interpolate`` chooses from are converted,
 so that a copy of it that was imported by name before the trace is converted too; and not their
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from t2t.converters._arguments import static_number
 from t2t.converters._spatial import autocast
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
@@ -23,16 +24,6 @@ from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, is_symbolic, static_size, times
 from t2t.torch_internals import nn_functions
-
-__all__ = [
-    "upsample_bicubic",
-    "upsample_bicubic_aa",
-    "upsample_bilinear_aa",
-    "upsample_lanczos_aa",
-    "upsample_linear",
-    "upsample_nearest",
-    "upsample_nearest_exact",
-]
 
 LARGEST_TABLE = 1 << 23
 """Most numbers in the weights for all dynamic sizes: 32 MB."""
@@ -370,3 +361,59 @@ def _weights(
         rows, **given, mode=mode, align_corners=align_corners, antialias=antialias
     )
     return result.reshape(length, count).T.contiguous()
+
+
+# By torch's numbers.
+_MODES = ("LINEAR", "NEAREST", "CUBIC")
+_PADDINGS = ("FILL", "CLAMP", "REFLECT")
+
+
+# The function too, as on a GPU PyTorch makes cuDNN's operator of it.
+@converter(
+    "torch.grid_sampler", "aten::grid_sampler_2d", "aten::grid_sampler_3d", precision="sensitive"
+)
+def grid_sample(
+    net: Network,
+    input: torch.Tensor,
+    grid: torch.Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) and points (N, *out, 2 or 3) in [-1, 1] to (N, C, *out).
+
+    Points are computed in float32: in half precision they would miss by whole pixels.
+    """
+    return net.add_grid_sample(
+        input,
+        net.tensor(grid, input.dtype),
+        _MODES[interpolation_mode],
+        bool(align_corners),
+        _PADDINGS[padding_mode],
+    )
+
+
+def _affine_meta(
+    theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> torch.Tensor:
+    # The original compares all sizes with each other, only to say that none is zero.
+    del align_corners
+    return theta.new_empty((size[0], *size[2:], theta.shape[1]))
+
+
+# The function, as PyTorch's own code decides on the size of the batch.
+@converter("torch.nn.functional.affine_grid", precision="sensitive", meta=_affine_meta)
+def affine_grid(
+    net: Network, theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> NetworkTensor:
+    """Convert (N, n, n + 1) to points (N, *spatial, n) for an image of ``size`` (N, C, *spatial).
+
+    ``n`` is 2 or 3; the sizes of the image must be plain numbers.
+    """
+    spatial = [static_number("size", number) for number in size[2:]]
+    n = len(spatial)
+    same = torch.eye(n, n + 1).unsqueeze(0)
+    points = torch.affine_grid_generator(same, [1, 1, *spatial], bool(align_corners)).reshape(-1, n)
+    points = torch.cat([points, torch.ones(len(points), 1)], 1)
+    moved = net.add_matrix_multiply(points, theta, "NONE", "TRANSPOSE", dtype=theta.dtype)
+    return net.reshape(moved, net.output.shape)

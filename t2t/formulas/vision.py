@@ -19,8 +19,6 @@ from t2t.registry import Formula, Precision, formulas
 from t2t.sizes import largest
 from t2t.torch_internals import FakeTensor
 
-__all__ = ["deform_conv2d", "ps_roi_align", "ps_roi_pool", "roi_align", "roi_pool"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

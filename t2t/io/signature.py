@@ -15,8 +15,6 @@ from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, ShapeError
 from t2t.io.tree import VALUES, Structure, check_structure, collect, same_value, unflatten
 
-__all__ = ["FORMAT", "Dimension", "Place", "Profile", "Shape", "Signature", "TensorSpec"]
-
 FORMAT = 2
 """Version of the JSON form; a reader refuses newer ones. Format 1 had no names of sizes."""
 

@@ -13,8 +13,6 @@ from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, TensorLike, axes_mask, member
 from t2t.sizes import static_size
 
-__all__ = ["Layers"]
-
 
 class Layers(NetworkCore):
     """Layers that compute; enums are given as members or by name ("RELU")."""

@@ -17,8 +17,6 @@ from t2t.sizes import example_size, expression, smallest, static_size
 from t2t.sizes.layers import SizeLayers
 from t2t.sizes.terms import Symbol
 
-__all__ = ["Movement", "same_sizes"]
-
 Size = Any
 """A size: an int, or a torch.SymInt of dynamic dimensions."""
 

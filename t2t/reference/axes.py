@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["axes_of_mask", "ints"]
-
 
 def axes_of_mask(mask: int) -> tuple[int, ...]:
     """Return the axes of a bit mask, lowest first."""

@@ -18,8 +18,6 @@ from t2t.reference.registry import spec_of
 from t2t.reference.text import Sizes
 from t2t.reference.weights import read_weights
 
-__all__ = ["capture"]
-
 # LayerType's names that do not become a class by the rule "I" + CamelCase + "Layer".
 _CLASSES = {
     "LRN": "ILRNLayer",

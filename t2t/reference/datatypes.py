@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["FP4_GRID", "TORCH", "is_half", "torch_dtype", "wide"]
-
 TORCH: dict[str, torch.dtype] = {
     "FLOAT": torch.float32,
     "HALF": torch.float16,

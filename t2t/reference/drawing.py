@@ -29,8 +29,6 @@ from t2t.reference.text import (
     torch_type_text,
 )
 
-__all__ = ["ROOT", "Box", "Edge", "Graph", "Group", "Heat", "graph_of", "heat_values"]
-
 
 class _Entry(Protocol):
     """A layer in a report."""

@@ -14,8 +14,6 @@ from t2t.reference.registry import spec_of
 from t2t.reference.schedule import Branch, Loop, Node, reads, schedule, writes
 from t2t.reference.steps import BranchStep, LayerStep, LoopStep, Step, Values, Watch, run_steps
 
-__all__ = ["Executor"]
-
 _HOST_SIZE = 64
 _NEVER_FOLDED = ("ASSERTION",)
 # Kinds whose output is memory of its own, so that the only reader may overwrite it.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from t2t.reference.datatypes import torch_dtype
 
-__all__ = ["Layer", "Ready", "TensorInfo"]
-
 
 @dataclass(frozen=True)
 class TensorInfo:

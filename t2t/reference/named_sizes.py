@@ -13,8 +13,6 @@ from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.text import Sizes
 
-__all__ = ["name_sizes"]
-
 _KINDS = (
     "ACTIVATION",
     "CAST",

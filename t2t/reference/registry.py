@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from t2t.errors import RegistrationError, UnsupportedLayerError
 from t2t.reference.layer import Ready
 
-__all__ = ["Kernel", "Spec", "kinds", "layer", "spec_of"]
-
 Kernel = Callable[..., Any]
 """A layer made ready: input tensors (None where one is unset) to a tensor or a tuple of them."""
 

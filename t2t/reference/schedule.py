@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from t2t.errors import UnsupportedLayerError
 from t2t.reference.layer import Layer
 
-__all__ = ["Branch", "Loop", "Node", "schedule"]
-
 _LOOP_SOURCES = ("RECURRENCE", "ITERATOR")
 _LOOP_KINDS = (*_LOOP_SOURCES, "TRIP_LIMIT", "LOOP_OUTPUT")
 

@@ -18,8 +18,6 @@ from t2t.reference.registry import spec_of
 from t2t.reference.shared import Place, find, logical_shape
 from t2t.reference.text import Sizes
 
-__all__ = ["from_state", "to_state"]
-
 _FORMAT = 2
 Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str, dict[str, list[str]]]
 

@@ -11,8 +11,6 @@ from t2t.errors import ShapeError, UnsupportedLayerError, add_note
 from t2t.reference.layer import Layer
 from t2t.reference.registry import Kernel
 
-__all__ = ["BranchStep", "LayerStep", "LoopStep", "Step", "Values", "Watch", "run_steps"]
-
 Values = dict[str, Tensor]
 Watch = Callable[[Layer, tuple[Tensor, ...]], None]
 

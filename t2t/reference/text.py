@@ -13,18 +13,6 @@ import torch
 from t2t.reference.axes import axes_of_mask
 from t2t.reference.layer import Layer, TensorInfo
 
-__all__ = [
-    "Sizes",
-    "attribute_texts",
-    "brief_text",
-    "describe",
-    "short_line",
-    "size_text",
-    "tensor_text",
-    "torch_type_text",
-    "type_text",
-]
-
 Sizes = Mapping[str, Sequence[str]]
 """Shapes of tensors with names for dynamic sizes, by the tensor's name: "x" to ("batch", "3")."""
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from t2t.errors import UnsupportedLayerError
 from t2t.reference.datatypes import FP4_GRID, torch_dtype
 
-__all__ = ["read_weights"]
-
 _BITS = {"INT4": 4, "FP4": 4, "FP8": 8, "E8M0": 8, "BF16": 16}
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ARRAYS", "INTERVALS", "NUMBERS", "Arithmetic", "Interval"]
-
 Arithmetic = Mapping[str, Callable[..., Any]]
 """What `t2t.sizes.expressions.evaluate` computes with; "constant" makes a value of a number."""
 

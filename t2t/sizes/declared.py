@@ -14,8 +14,6 @@ from t2t.io import Dimension, Place, Shape, Structure, range_problem
 from t2t.sizes.given import Leaves, extremes, shapes_of
 from t2t.sizes.proofs import Range
 
-__all__ = ["Declared", "InputShape", "declare"]
-
 DEFAULT_GROWTH, DEFAULT_HIGH = 4, 16
 """A Dim without a max reaches to four times the example's size, and at least to 16."""
 

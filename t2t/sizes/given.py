@@ -11,8 +11,6 @@ import torch
 from t2t.errors import ConversionError, ShapeError
 from t2t.io import Shape, Structure, flatten
 
-__all__ = ["Leaves", "extremes", "shapes_of"]
-
 
 class Leaves:
     """Brings what is given for nested inputs to one entry for each tensor."""

@@ -12,8 +12,6 @@ from t2t.converters._chains import CHAIN, Step, step_of
 from t2t.network.tensors import MAX_RANK
 from t2t.tracing.graph import Call, Value
 
-__all__ = ["join_chains"]
-
 
 def join_chains(calls: Sequence[Call], outputs: Sequence[Value], respect_casts: bool) -> list[Call]:
     """Join ``view``, ``transpose`` and their like where nobody else reads what is between them.

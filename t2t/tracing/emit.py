@@ -31,8 +31,6 @@ from t2t.tracing.mistakes import is_refused, mistake
 from t2t.tracing.operands import describe_precision
 from t2t.tracing.quantizing import with_rounded
 
-__all__ = ["describe", "emit", "emit_calls", "gaps"]
-
 _NO_INPUT = (
     "it takes a tensor of {0.dtype} and {0.ndim} dimensions, which no input of a network can be"
 )

@@ -22,17 +22,6 @@ from t2t.torch_internals import FakeTensor, OpOverload, writes_counted
 from t2t.tracing.graph import Value, map_tree
 from t2t.tracing.operators import operator_info
 
-__all__ = [
-    "CHANGED",
-    "GROUPING",
-    "Apply",
-    "Entry",
-    "Memory",
-    "View",
-    "may_be_same",
-    "view_of_elements",
-]
-
 aten = torch.ops.aten
 
 MAYBE_SHARED = (

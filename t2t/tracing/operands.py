@@ -15,8 +15,6 @@ from t2t.sizes.terms import value_of
 from t2t.torch_internals import DisabledDispatch, FakeTensor, OpOverload, schema_of
 from t2t.tracing.graph import Call, Value
 
-__all__ = ["describe_precision"]
-
 
 def describe_precision(
     call: Call, precision: Precision, operation: Operation, net: Network

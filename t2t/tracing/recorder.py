@@ -36,8 +36,6 @@ from t2t.tracing.locations import module_location, user_location
 from t2t.tracing.memory import Entry, Memory, View, view_of_elements
 from t2t.tracing.operators import operator_info
 
-__all__ = ["Recorder"]
-
 UNSEEN = (
     "a tensor that depends on the input was made where t2t does not see it (kept from an earlier "
     "call, or made inside a converted function or one that a loop or a branch runs)"

@@ -40,8 +40,6 @@ from t2t.tracing.state import Places
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
-__all__ = ["trace"]
-
 UNHASHABLE = (
     "a dynamic size is the key of a dict, a set or functools.lru_cache, which take plain numbers; "
     "compute what is kept there in forward, or declare the size static"

@@ -41,8 +41,6 @@ from t2t.tracing.operators import (
 )
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
-
 NUMBERS = (
     "the model needs the value of a tensor that depends on its input (.item(), float(x), "
     "if x > 0, ...), which an engine cannot give to Python; use torch.where"

@@ -12,16 +12,15 @@ from typing import Any
 
 import torch
 
+from t2t.dtypes import RTOL
 from t2t.errors import EngineError, T2TError, VerificationError
 from t2t.examples import random_like
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import TRTModule, engine_required
 from t2t.quantization.simulation import FakeQuantized, fake_quantized
-from t2t.verification.metrics import RTOL, measure
+from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
-
-__all__ = ["at_edges", "verify"]
 
 # Where sums are made in another order, some numbers tip over to the next step, one in 127 of int8's
 # range and up to one in 8 of a number itself in float8, and what follows multiplies them: PyTorch's

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Window", "flat_pads"]
-
 
 class Window(NamedTuple):
     """A sliding window as convolution and pooling have it; one number a spatial dimension.
