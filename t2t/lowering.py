@@ -29,6 +29,7 @@ from t2t.io import (
     TensorSpec,
     classes_of,
     flatten,
+    names_of_sizes,
 )
 from t2t.io.names import as_name, output_names_of
 from t2t.network import Network
@@ -328,7 +329,7 @@ class Traced:
         )
 
     def warn(self) -> None:
-        """Return what was decided about sizes."""
+        """Warn of what was decided about sizes."""
         for note in (*self.example.declared.notes, *self.graph.notes):
             warnings.warn(note, ShapeWarning, stacklevel=_depth())
 
@@ -372,12 +373,8 @@ class Traced:
         shapes = [profile[index] for profile in self.profiles()]
         low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
         high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
-        names = [""] * len(shape)
-        for dimension in self.dimensions():
-            for place in dimension.places:
-                if place.input == index and dimension.named:
-                    names[place.dim] = place.text(dimension.name)
-        return TensorSpec(name, dtype, shape, low, shapes[0][1], high, tuple(names))
+        names = names_of_sizes(self.dimensions(), index, len(shape))
+        return TensorSpec(name, dtype, shape, low, shapes[0][1], high, names)
 
 
 def _trace(

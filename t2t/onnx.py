@@ -28,7 +28,7 @@ from t2t.errors import (
     ShapeWarning,
     UnsupportedOperatorError,
 )
-from t2t.io import Signature, TensorSpec
+from t2t.io import Signature, TensorSpec, names_of_sizes
 from t2t.module import ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
 from t2t.sizes.declared import Declared, declare
@@ -392,13 +392,9 @@ def _signature(network: Any, proto: Any, options: Mapping[str, Any]) -> Signatur
         spec = _spec(tensor)
         if -1 in spec.shape:
             sizes = declared.profiles[0][index]
-            names = [""] * len(spec.shape)
-            for dimension in declared.dimensions:
-                for place in dimension.places:
-                    if place.input == index and dimension.named:
-                        names[place.dim] = place.text(dimension.name)
+            names = names_of_sizes(declared.dimensions, index, len(spec.shape))
             spec = TensorSpec(
-                spec.name, spec.dtype, spec.shape, sizes.min, sizes.opt, sizes.max, tuple(names)
+                spec.name, spec.dtype, spec.shape, sizes.min, sizes.opt, sizes.max, names
             )
         inputs.append(spec)
     outputs = [_spec(network.get_output(index)) for index in range(network.num_outputs)]

@@ -58,6 +58,11 @@ def read_bytes(text: str) -> int:
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
+def names_option(flag: str, name: str, text: str) -> Callable[[F], F]:
+    """Return an option that is given once for each name."""
+    return click.option(flag, name, multiple=True, metavar="NAME", help=text)
+
+
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     def add(function: F) -> F:
         for option in reversed(options):

@@ -22,7 +22,6 @@ FAMILIES = (
     "indexing",
     "linear",
     "norm",
-    "padding",
     "pooling",
     "powers",
     "quantization",

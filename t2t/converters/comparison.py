@@ -165,6 +165,8 @@ def _is_float(net: Network) -> bool:
 def _extreme(net: Network, op: str, a: TensorLike, b: TensorLike) -> NetworkTensor:
     """Return the greater ("MAX") or smaller ("MIN") of two; NaN where one of them is NaN."""
     dtype = net.output.dtype
+    if dtype == torch.bool:
+        return net.add_elementwise(a, b, "OR" if op == "MAX" else "AND", dtype=torch.bool)
     if not dtype.is_floating_point:
         return binary(net, op, a, b)
     a, b = (rounded(operand(net, x, dtype), dtype) for x in (a, b))
@@ -189,14 +191,10 @@ def _may_be_nan(net: Network, x: TensorLike) -> bool:
 @converter("aten::maximum")
 def maximum(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert the greater of two numbers; of bools, whether one holds."""
-    if net.output.dtype == torch.bool:
-        return net.add_elementwise(self, other, "OR", dtype=torch.bool)
     return _extreme(net, "MAX", self, other)
 
 
 @converter("aten::minimum")
 def minimum(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
     """Convert the smaller of two numbers; of bools, whether both hold."""
-    if net.output.dtype == torch.bool:
-        return net.add_elementwise(self, other, "AND", dtype=torch.bool)
     return _extreme(net, "MIN", self, other)

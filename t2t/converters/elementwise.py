@@ -87,12 +87,6 @@ def _scaled(net: Network, x: TensorLike, factor: Any) -> TensorLike:
     return binary(net, "PROD", x, factor)
 
 
-@converter("aten::floor_divide", precision="sensitive")
-def floor_divide(net: Network, self: TensorLike, other: TensorLike) -> NetworkTensor:
-    """Convert ``self // other``, rounded down."""
-    return rounded_quotient(net, self, other, "floor")
-
-
 @converter("aten::div.Tensor_mode", "aten::div.Scalar_mode", precision="sensitive")
 def div_mode(
     net: Network, self: TensorLike, other: TensorLike, rounding_mode: str | None = None

@@ -185,7 +185,7 @@ def lstm(
     stands before L in input and output.
     """
     given = _Options(*args, **kwargs)
-    return _layers(net, input, hx, params, given, _long_short(hx[1].shape[-1]))
+    return _layers(net, input, hx, params, given, _lstm_step(hx[1].shape[-1]))
 
 
 @converter(
@@ -225,7 +225,7 @@ def rnn_tanh(
 ) -> Results:
     """Convert (L, N, in) and a state (layers * D, N, H) to (L, N, D * H) and the last state."""
     given = _Options(*args, **kwargs)
-    return _layers(net, input, [hx], params, given, _simple("TANH"))
+    return _layers(net, input, [hx], params, given, _rnn_step("TANH"))
 
 
 @converter(
@@ -239,10 +239,10 @@ def rnn_relu(
 ) -> Results:
     """Convert as `rnn_tanh`."""
     given = _Options(*args, **kwargs)
-    return _layers(net, input, [hx], params, given, _simple("RELU"))
+    return _layers(net, input, [hx], params, given, _rnn_step("RELU"))
 
 
-def _long_short(size: Any) -> _Step:
+def _lstm_step(size: Any) -> _Step:
     """Return what a step of an LSTM with cells of this size computes."""
 
     def step(
@@ -261,7 +261,7 @@ def _long_short(size: Any) -> _Step:
     return step
 
 
-def _simple(activation: str) -> _Step:
+def _rnn_step(activation: str) -> _Step:
     def step(
         net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
     ) -> list[NetworkTensor]:
@@ -303,7 +303,7 @@ def mkldnn_rnn_layer(
     biases = (weight2, weight3) if has_biases else ()
     gates = loop.add_iterator(_product(net, input, weight0, *biases), 0, reverse)
     before = [loop.add_recurrence(net.reshape(_float32(net, x), x.shape[-2:])) for x in (hx_, cx_)]
-    after = _long_short(hidden_size)(net, gates, _product(net, before[0], weight1), before)
+    after = _lstm_step(hidden_size)(net, gates, _product(net, before[0], weight1), before)
     for old, new in zip(before, after, strict=True):
         loop.set_next(old, new)
     output = loop.concatenate(after[0], 0, reverse)

@@ -8,6 +8,7 @@ from t2t.io.signature import (
     Shape,
     Signature,
     TensorSpec,
+    names_of_sizes,
     range_problem,
 )
 from t2t.io.tree import (
@@ -40,6 +41,7 @@ __all__ = [
     "leaf_paths",
     "map_tree",
     "match",
+    "names_of_sizes",
     "range_problem",
     "tree_leaves",
     "unflatten",

@@ -114,6 +114,16 @@ class Dimension:
                 )
 
 
+def names_of_sizes(dimensions: Sequence[Dimension], index: int, rank: int) -> tuple[str, ...]:
+    """Return what the user has called the sizes of an input, such as "32*h"; "" for others."""
+    names = [""] * rank
+    for dimension in dimensions:
+        for place in dimension.places:
+            if place.input == index and dimension.named:
+                names[place.dim] = place.text(dimension.name)
+    return tuple(names)
+
+
 def range_problem(
     shape: Shape, low: Shape, best: Shape, high: Shape, *, values: bool = False
 ) -> str:

@@ -256,7 +256,6 @@ class Movement(NetworkCore):
         indices: TensorLike,
         axis: int = 0,
         mode: Any = "DEFAULT",
-        num_elementwise_dims: int | None = None,
     ) -> NetworkTensor:
         """Add an IGatherLayer; ``mode`` is a GatherMode. Indices must not be negative."""
         kind = member("GatherMode", mode)
@@ -266,7 +265,6 @@ class Movement(NetworkCore):
             self.tensor(indices),
             kind,
             axis=None if getattr(kind, "name", "") == "ND" else axis,
-            num_elementwise_dims=num_elementwise_dims,
         )
         return self.result(layer)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from t2t.reference.axes import axes_of_mask
-from t2t.reference.layer import Layer, TensorInfo
+from t2t.reference.layer import Layer, TensorInfo, axes_of_mask
 
 Sizes = Mapping[str, Sequence[str]]
 """Shapes of tensors with names for dynamic sizes, by the tensor's name: "x" to ("batch", "3")."""

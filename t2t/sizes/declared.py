@@ -127,7 +127,7 @@ def declare(
         sets = [leaves.profile(profile) for profile in profiles]
     elif shape_examples is not None:
         found = [shapes, *shapes_of(shape_examples, structure, names)]
-        roots.tie(found)
+        roots.add_common(found)
         sets = [[extremes(column) for column in zip(*found, strict=True)]]
     else:
         low, high = leaves.spread(min_shapes, "min_shapes"), leaves.spread(max_shapes, "max_shapes")
@@ -232,7 +232,7 @@ class _Roots:
         self._roots[name] = _Root(low, high, example, named=False, places=[Place(index, dim)])
         return name
 
-    def tie(self, shapes: Sequence[Sequence[Shape]]) -> None:
+    def add_common(self, shapes: Sequence[Sequence[Shape]]) -> None:
         """Let a dimension that is the same in several inputs, in all examples, be one size."""
         columns: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for index, column in enumerate(zip(*shapes, strict=True)):

@@ -297,7 +297,7 @@ class Constants:
         self._made.add(key)
         self._foreign.add(key)
 
-    def note_turned(self, tensor: torch.Tensor) -> None:
+    def note_changed_metadata(self, tensor: torch.Tensor) -> None:
         """Remember that a real tensor has changed its shape in place: its views no longer tell."""
         key = storage_key(tensor)
         if self._views.get(key):

@@ -62,7 +62,7 @@ class Storage:
     ties: list[tuple[Storage, int]] = field(default_factory=list)
     depth: int = 0
 
-    def tie(self, other: Storage) -> None:
+    def note_maybe_shared(self, other: Storage) -> None:
         """Note that another memory may be this one, or not."""
         self.ties.append((other, other.writes))
         other.ties.append((self, self.writes))

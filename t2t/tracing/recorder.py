@@ -422,9 +422,9 @@ class Recorder:
         with self.locating():
             self.memory.write(self._entry(x), value)
 
-    def tie(self, x: torch.Tensor, copy: torch.Tensor) -> None:
+    def note_maybe_shared(self, x: torch.Tensor, copy: torch.Tensor) -> None:
         """Note that two traced tensors may share memory, or not."""
-        self.memory[x].storage.tie(self.memory[copy].storage)
+        self.memory[x].storage.note_maybe_shared(self.memory[copy].storage)
 
     def view(self, operator: OpOverload, args: Any, kwargs: Any, source: torch.Tensor) -> View:
         """Return how a view comes from its source; one of memory takes elements instead."""

@@ -210,5 +210,5 @@ def _is_uncertain(recorder: Recorder, x: torch.Tensor) -> bool:
 
 def _copy(recorder: Recorder, x: torch.Tensor) -> torch.Tensor:
     copy = x.clone(memory_format=torch.contiguous_format)
-    recorder.tie(x, copy)
+    recorder.note_maybe_shared(x, copy)
     return copy

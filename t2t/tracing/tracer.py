@@ -291,7 +291,7 @@ class Tracer:
         constants.note_made(output, tensors)
         constants.note_steps(output, operator, args, kwargs)
         if info.changes_metadata:
-            constants.note_turned(args[0])
+            constants.note_changed_metadata(args[0])
         if info.mutated:
             return output
         constants.note_kinds(output, tensors)
@@ -512,7 +512,7 @@ class Tracer:
         for x in tree_leaves(results):
             self.recorder.memory[x].versions += (writes_counted(source),)
             if storage_key(x) != storage_key(self.recorder.fake(source)):
-                self.recorder.tie(source, x)
+                self.recorder.note_maybe_shared(source, x)
 
     def _disagreement(
         self,

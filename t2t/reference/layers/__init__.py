@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from t2t.reference.layer import kinds
 from t2t.reference.layers import (  # noqa: F401  each registers its layers
     constant,
     convolution,
@@ -14,7 +15,6 @@ from t2t.reference.layers import (  # noqa: F401  each registers its layers
     selection,
     shuffle,
 )
-from t2t.reference.registry import kinds
 
 __all__ = ["KINDS"]
 

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from t2t.errors import EngineError, ShapeError, UnsupportedLayerError
 from t2t.operator_data import program
-from t2t.reference.axes import ints
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, ints, layer
 
 
 @layer("CONSTANT", "shape", weights=("weights",))

@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2t.errors import UnsupportedLayerError
-from t2t.reference.datatypes import wide
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, layer, wide
 
 _ATTRIBUTES = (
     "num_output_maps",

@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from t2t.reference.datatypes import wide
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, layer, wide
 
 
 def _div(x: Tensor, y: Tensor) -> Tensor:

@@ -9,11 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2t.errors import UnsupportedLayerError
-from t2t.reference.axes import ints
-from t2t.reference.datatypes import is_half, wide
-from t2t.reference.layer import Ready
+from t2t.reference.layer import Kernel, Ready, ints, is_half, layer, wide
 from t2t.reference.layers.quantization import quantized
-from t2t.reference.registry import Kernel, layer
 
 
 def _operand(x: Tensor, op: str, column: bool) -> Tensor:

@@ -6,10 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from t2t.reference.axes import axes_of_mask
-from t2t.reference.datatypes import wide
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, axes_of_mask, layer, wide
 
 
 @layer("NORMALIZATION", "axes", "epsilon", "num_groups", "is_v2")

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from t2t.errors import UnsupportedLayerError
-from t2t.reference.datatypes import FP4_GRID
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import FP4_GRID, Kernel, Ready, layer
 
 _INTEGERS = {"INT8": (-128, 127), "UINT8": (0, 255), "INT4": (-8, 7)}
 _LARGEST = {"FP8": 448.0, "FP4": 6.0}

@@ -8,10 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from t2t.reference.axes import ints
-from t2t.reference.datatypes import wide
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, ints, layer, wide
 
 
 @layer(

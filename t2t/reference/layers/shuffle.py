@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2t.errors import ShapeError
-from t2t.reference.axes import ints
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, ints, layer
 
 
 @layer(
