@@ -214,6 +214,9 @@ def _sum_pool(
     return net.add_elementwise(y, math.prod(size) / divisor, "PROD")
 
 
+# -- adaptive pooling ------------------------------------------------------------------------------
+
+
 def adaptive(
     net: Network, x: NetworkTensor, sizes: Sequence[Any], after: Sequence[Any], average: bool
 ) -> NetworkTensor:
@@ -315,6 +318,9 @@ def _dynamic_axis(
         extent = [end - start if i == axis else size for i, size in enumerate(now)]
         parts.append(net.add_reduce(net.add_slice(x, first, extent), kind, axis, keep_dims=True))
     return net.add_concatenation(parts, axis)
+
+
+# -- indices of maxima -----------------------------------------------------------------------------
 
 
 MAX_ELEMENTS = 1 << 20

@@ -221,6 +221,9 @@ def rrelu_with_noise(
     return rrelu(net, self, lower, upper, training, generator), None
 
 
+# -- softmax and dropout ---------------------------------------------------------------------------
+
+
 @converter("aten::_softmax", precision="sensitive")
 def softmax(net: Network, self: torch.Tensor, dim: int, half_to_float: bool) -> NetworkTensor:
     """Convert softmax over one dimension, computed in the result's type."""

@@ -140,6 +140,9 @@ def masked_fill(
     return choose(net, mask, value, self)
 
 
+# -- the greater and the smaller of two numbers ----------------------------------------------------
+
+
 @converter("aten::clamp")
 def clamp(
     net: Network, self: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None

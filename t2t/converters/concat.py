@@ -76,6 +76,9 @@ def roll(net: Network, self: torch.Tensor, shifts: Any, dims: Any = ()) -> Netwo
     return net.reshape(data, self.shape)
 
 
+# -- padding ---------------------------------------------------------------------------------------
+
+
 _ORIGINAL = F.pad
 _MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
 

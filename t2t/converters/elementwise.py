@@ -87,6 +87,9 @@ def _scaled(net: Network, x: TensorLike, factor: Any) -> TensorLike:
     return binary(net, "PROD", x, factor)
 
 
+# -- rounded quotients and remainders --------------------------------------------------------------
+
+
 @converter("aten::div.Tensor_mode", "aten::div.Scalar_mode", precision="sensitive")
 def div_mode(
     net: Network, self: TensorLike, other: TensorLike, rounding_mode: str | None = None

@@ -140,6 +140,9 @@ def take(net: Network, self: torch.Tensor, index: torch.Tensor) -> NetworkTensor
     return net.add_gather(net.reshape(self, [self.numel()]), position, 0)
 
 
+# -- bags of embeddings ----------------------------------------------------------------------------
+
+
 MAX_ELEMENTS = 1 << 24
 """Most elements of the tensor in which every bag meets every row."""
 

@@ -139,6 +139,9 @@ def multiply(net: Network, self: torch.Tensor, mat2: torch.Tensor) -> NetworkTen
     return product(net, self, mat2)
 
 
+# -- sums of products by an equation ---------------------------------------------------------------
+
+
 def _parsed(args: Sequence[Any]) -> tuple[list[str], str | None, list[torch.Tensor]]:
     """Return the labels of the operands and of the result (None: all that occur once)."""
     if isinstance(args[0], str):

@@ -302,6 +302,9 @@ def _norm(net: Network, x: NetworkTensor, p: float, axes: Sequence[int]) -> Netw
     return net.add_elementwise(total, number(1 / p), "POW")
 
 
+# -- batch normalization ---------------------------------------------------------------------------
+
+
 def _batch_norm_output(
     input: torch.Tensor,
     running_mean: torch.Tensor | None,

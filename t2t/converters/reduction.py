@@ -104,6 +104,9 @@ def _quantified(net: Network, op: str, x: torch.Tensor, dim: Any, keepdim: bool)
     return net.cast(marks, net.compute_dtype(net.output.dtype))
 
 
+# -- running sums ----------------------------------------------------------------------------------
+
+
 @converter("aten::cumsum", precision="sensitive")
 def cumsum(
     net: Network, self: torch.Tensor, dim: int, dtype: torch.dtype | None = None

@@ -363,6 +363,9 @@ def _weights(
     return result.reshape(length, count).T.contiguous()
 
 
+# -- sampling at given points ----------------------------------------------------------------------
+
+
 # By torch's numbers.
 _MODES = ("LINEAR", "NEAREST", "CUBIC")
 _PADDINGS = ("FILL", "CLAMP", "REFLECT")

@@ -195,6 +195,9 @@ def _layer(net: Network, x: NetworkTensor, dtype: torch.dtype, k: Any, axis: int
     return net.cast(values, net.compute_dtype(dtype)), net.cast(indices, torch.int64)
 
 
+# -- quantiles -------------------------------------------------------------------------------------
+
+
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 

@@ -199,6 +199,9 @@ def rsqrt(net: Network, self: torch.Tensor) -> NetworkTensor:
     return net.add_unary(net.add_unary(net.tensor(self, net.output.dtype), "SQRT"), "RECIP")
 
 
+# -- casts -----------------------------------------------------------------------------------------
+
+
 @converter("aten::_to_copy")
 def to_copy(
     net: Network,

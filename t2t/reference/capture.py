@@ -189,6 +189,9 @@ def _needed(found: Sequence[_Found], outputs: Sequence[str]) -> set[str]:
     return needed
 
 
+# -- weights of layers, over the same memory -------------------------------------------------------
+
+
 _BITS = {"INT4": 4, "FP4": 4, "FP8": 8, "E8M0": 8, "BF16": 16}
 
 

@@ -80,6 +80,9 @@ class Ready(Layer):
     may_overwrite: bool = False
 
 
+# -- types -----------------------------------------------------------------------------------------
+
+
 TORCH: dict[str, torch.dtype] = {
     "FLOAT": torch.float32,
     "HALF": torch.float16,
@@ -117,6 +120,9 @@ def wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in _NARROW else x
 
 
+# -- axes as TensorRT writes them ------------------------------------------------------------------
+
+
 def axes_of_mask(mask: int) -> tuple[int, ...]:
     """Return the axes of a bit mask, lowest first."""
     return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
@@ -127,6 +133,9 @@ def ints(values: Tensor | None, default: Sequence[int] | None = None) -> list[in
     if values is None:
         return list(default or ())
     return [int(value) for value in values.reshape(-1).tolist()]
+
+
+# -- kinds of layers -------------------------------------------------------------------------------
 
 
 Kernel = Callable[..., Any]

@@ -243,6 +243,9 @@ def describe(call: Call) -> str:
     return ", ".join(parts) or "called by the module itself"
 
 
+# -- chains of calls that only move elements -------------------------------------------------------
+
+
 def join_chains(calls: Sequence[Call], outputs: Sequence[Value], respect_casts: bool) -> list[Call]:
     """Join ``view``, ``transpose`` and their like where nobody else reads what is between them.
 

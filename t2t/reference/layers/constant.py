@@ -46,6 +46,9 @@ def assertion(ready: Ready) -> Kernel:
     return kernel
 
 
+# -- filled tensors --------------------------------------------------------------------------------
+
+
 @layer("FILL", "operation", "shape", "alpha", "beta", "to_type", host=(0,))
 def fill(ready: Ready) -> Kernel:
     """LINSPACE: alpha + sum of beta[d] * index[d]. RANDOM_UNIFORM: [alpha, beta).
@@ -107,6 +110,9 @@ def one_hot(ready: Ready) -> Kernel:
     return kernel
 
 
+# -- boundaries of loops and branches --------------------------------------------------------------
+
+
 @layer("CONDITIONAL_INPUT")
 @layer("RECURRENCE")
 @layer("ITERATOR", "axis", "reverse")
@@ -130,6 +136,9 @@ def condition(ready: Ready) -> Kernel:
         return ()
 
     return kernel
+
+
+# -- plugins ---------------------------------------------------------------------------------------
 
 
 def _read(raw: Any) -> dict[str, Any]:

@@ -133,6 +133,9 @@ def _crops(window: Window) -> list[tuple[int, int]]:
     return crops
 
 
+# -- pooling ---------------------------------------------------------------------------------------
+
+
 _MAX = {2: F.max_pool2d, 3: F.max_pool3d}
 _AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
 _Sides = list[tuple[int, int, int]]
@@ -218,6 +221,9 @@ def _average(x: Tensor, window: Window, sides: _Sides, inside_only: bool) -> Ten
         pads = [(0, over) for _, _, over in sides]
     counts = run(F.pad(counted, flat_pads(pads)), window.extent, window.stride, divisor_override=1)
     return sums / counts
+
+
+# -- padding of windows ----------------------------------------------------------------------------
 
 
 class Window(NamedTuple):

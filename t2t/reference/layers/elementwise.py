@@ -85,6 +85,9 @@ def select(ready: Ready) -> Kernel:  # noqa: ARG001  every kind is prepared from
     return torch.where
 
 
+# -- activations -----------------------------------------------------------------------------------
+
+
 _Function = Callable[[Tensor], Tensor]
 
 

@@ -56,6 +56,9 @@ def einsum(ready: Ready) -> Kernel:
     return lambda *operands: torch.einsum(equation, *map(wide, operands)).to(dtype)
 
 
+# -- attention -------------------------------------------------------------------------------------
+
+
 def _read(raw: Any) -> dict[str, Any]:
     """Read IAttention, which only its boundary layers lead to."""
     attention = raw.attention
@@ -144,6 +147,9 @@ def _lengths(lengths: Tensor | None, k: Tensor) -> Tensor | None:
         return None
     limit = torch.tensor(ints(lengths), device=k.device).reshape(-1, 1, 1, 1)
     return torch.arange(k.shape[-2], device=k.device) < limit
+
+
+# -- sequences -------------------------------------------------------------------------------------
 
 
 @layer("REVERSE_SEQUENCE", "batch_axis", "sequence_axis")

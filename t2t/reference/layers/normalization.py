@@ -53,6 +53,9 @@ def _is_trailing(axes: tuple[int, ...], x: Tensor, scale: Tensor) -> bool:
     return axes == tuple(range(first, x.dim())) and tuple(scale.shape) == whole
 
 
+# -- scale and shift -------------------------------------------------------------------------------
+
+
 @layer("SCALE", "mode", "channel_axis", weights=("shift", "scale", "power"))
 def scale(ready: Ready) -> Kernel:
     """(x * scale + shift) ** power, with one value in all, one a channel, or one an element."""
@@ -102,6 +105,9 @@ def lrn(ready: Ready) -> Kernel:
     a, dtype = ready.attributes, ready.dtype
     size, alpha, beta, k = a["window_size"], a["alpha"], a["beta"], a["k"]
     return lambda x: F.local_response_norm(wide(x), size, alpha, beta, k).to(dtype)
+
+
+# -- softmax ---------------------------------------------------------------------------------------
 
 
 @layer("SOFTMAX", "axes")

@@ -116,6 +116,9 @@ def _block_maxima(x: Tensor, sizes: list[int]) -> Tensor:
     return x
 
 
+# -- casts -----------------------------------------------------------------------------------------
+
+
 def _to_int4(x: Tensor) -> Tensor:
     low = x.long() & 15
     return torch.where(low > 7, low - 16, low).to(torch.int8)

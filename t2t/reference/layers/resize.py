@@ -107,6 +107,9 @@ def _cubic(fraction: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
     return torch.tensor([-1.0, 0.0, 1.0, 2.0]), weights
 
 
+# -- sampling at given points ----------------------------------------------------------------------
+
+
 _MODES = {"NEAREST": "nearest", "LINEAR": "bilinear", "CUBIC": "bicubic"}
 _PADDINGS = {"FILL": "zeros", "CLAMP": "border", "REFLECT": "reflection"}
 

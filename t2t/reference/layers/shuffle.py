@@ -99,6 +99,9 @@ def padding(ready: Ready) -> Kernel:
     return lambda x: F.pad(x, pads)
 
 
+# -- slices ----------------------------------------------------------------------------------------
+
+
 @layer("SLICE", "start", "shape", "stride", "axes", "mode", host=(1, 2, 3, 5))
 def slicing(ready: Ready) -> Kernel:
     """Take ``shape`` elements from ``start`` on in steps of ``stride``, along each axis."""
@@ -172,6 +175,9 @@ def _mapped(index: Tensor, length: int, mode: str) -> Tensor:
     period = max(2 * (length - 1), 1)
     index = index.remainder(period)
     return torch.where(index >= length, period - index, index)
+
+
+# -- gather and scatter ----------------------------------------------------------------------------
 
 
 def _wrapped(indices: Tensor, size: int) -> Tensor:
