@@ -689,6 +689,21 @@ def _refitted(previous: TRTModule, signature: Signature, program: Program) -> Pl
     return refitted_plan(previous.engine.plan, previous.program, program)
 
 
+_OF_BUILDER = (
+    "workspace",
+    "optimization_level",
+    "tf32",
+    "refittable",
+    "weight_streaming",
+    "compute_capabilities",
+    "dla_core",
+    "dla_modules",
+    "timing_cache",
+    "cache_dir",
+    "configure",
+    "progress",
+)
+
 # What a checkpoint says of how the plan was built.
 _KEPT = ("weight_streaming", "dla_core")
 
@@ -698,7 +713,6 @@ _DEFAULTS = {
     if parameter.kind == inspect.Parameter.KEYWORD_ONLY
 }
 _OPTIONS = tuple(_DEFAULTS)
-_OF_BUILDER = tuple(name for name in inspect.signature(build).parameters if name in _OPTIONS)
 
 
 # Layers that move or convert values; what type these have says nothing of the arithmetic.
