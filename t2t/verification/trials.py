@@ -113,7 +113,7 @@ def verify(
 
 
 @dataclass
-class _Found:
+class _Comparison:
     """What comparing some calls has shown.
 
     Attributes:
@@ -133,9 +133,9 @@ class _Found:
 
 def _compared(
     pair: _Pair, calls: Iterable[Any], rtol: float | None, require_engine: bool
-) -> _Found:
+) -> _Comparison:
     """Compare the outputs for some inputs, up to the first that makes no comparison possible."""
-    found = _Found()
+    found = _Comparison()
     default, required = pair.tolerance(), require_engine or engine_required()
     earlier = [part.last_run for part in pair.parts]
     for call in calls:
