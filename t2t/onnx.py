@@ -31,8 +31,7 @@ from t2t.errors import (
 from t2t.io import Signature, TensorSpec, names_of_sizes
 from t2t.module import ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
-from t2t.sizes.declared import Declared, declare
-from t2t.sizes.given import Leaves
+from t2t.sizes.declared import Declared, Leaves, declare
 from t2t.verification import verify as compare
 
 _RANDOM = (

@@ -312,10 +312,9 @@ def _batch_norm_output(
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    *_numbers: float,
+    **_named: float,
 ) -> Any:
-    del momentum, eps
     if training or running_mean is None or running_var is None:
         # It may write the running statistics, which only operators do in a way that is seen.
         return NotImplemented
