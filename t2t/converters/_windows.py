@@ -270,9 +270,8 @@ def _equal_windows(
     net: Network, x: NetworkTensor, windows: Sequence[int], average: bool
 ) -> NetworkTensor:
     n, rank = len(windows), len(x.shape)
-    planar = (*windows, 1) if n == 1 else tuple(windows)
-    kind = "AVERAGE" if average else "MAX"
-    y = net.add_pooling_nd(batched(net, x, n), kind, planar, stride=planar)
+    size, kind = planar(windows, 1), "AVERAGE" if average else "MAX"
+    y = net.add_pooling_nd(batched(net, x, n), kind, size, stride=size)
     return restored(net, y, rank, n)
 
 

@@ -107,7 +107,7 @@ def _types(name: str) -> dict[str, str]:
 
 def _mixes_types(call: Call) -> bool:
     """Return whether a call promotes all its operands, rather than take indices or statistics."""
-    return call.short_name in ("cat", "stack") or _is_pointwise(call.name)
+    return call.short_name == "cat" or _is_pointwise(call.name)
 
 
 @functools.cache
