@@ -25,25 +25,6 @@ import torch
 
 from t2t.errors import BackendError
 
-__all__ = [
-    "BACKENDS",
-    "LEVELS",
-    "create_network",
-    "default",
-    "error_text",
-    "forget_errors",
-    "has_layer",
-    "is_installed",
-    "is_rtx",
-    "logger",
-    "muted",
-    "name",
-    "note_error",
-    "trt",
-    "use",
-    "version",
-]
-
 BACKENDS = ("tensorrt", "tensorrt_rtx")
 _INSTALL = (
     "install TensorRT-RTX (builds anywhere, runs on GeForce RTX and RTX PRO GPUs) with "

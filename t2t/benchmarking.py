@@ -19,8 +19,6 @@ from t2t.module import PartialModule, RanOn, TRTModule, engine_required
 from t2t.runtime import idle_engine
 from t2t.verification.tables import WIDTH, html_table, text_table
 
-__all__ = ["Benchmark", "Timing", "benchmark"]
-
 _OVERHEAD = "host overhead"
 _EAGER = "eager"
 _GRAPH = "engine, CUDA graph"

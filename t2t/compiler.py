@@ -13,8 +13,6 @@ from t2t.errors import OptionError, T2TError
 from t2t.module import TRTModule
 from t2t.torch_internals import writes_counted
 
-__all__ = ["backend"]
-
 _log = logging.getLogger(__name__)
 
 # What torch.compile says beside a backend's own options.

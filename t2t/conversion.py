@@ -44,16 +44,6 @@ from t2t.runtime.refitting import refitted_plan
 from t2t.tracing.weights import WeightRecorder
 from t2t.tuning import Trials, tuned
 
-__all__ = [
-    "build_engine",
-    "check_refit",
-    "checked_options",
-    "computed_in",
-    "convert",
-    "convert_submodules",
-    "refit",
-]
-
 _log = logging.getLogger(__name__)
 
 
@@ -229,13 +219,12 @@ def convert(
     if isinstance(module, TRTModule):
         raise ConversionError("the module is converted already")
     refuse_unknown(unknown, _OPTIONS)
-    options = {name: given[name] for name in _OPTIONS}
-    check_options(options)
+    check_options({name: given[name] for name in _OPTIONS})
+    wished = [name for name in _OF_PARTS[1:] if given[name] != _DEFAULTS[name]]
+    if wished and not partial:
+        raise OptionError(f"{wished[0]} says what stays in PyTorch: with partial=True")
     wishes = Wishes(torch_executed_ops, torch_executed_modules, min_block_size)
-    if not partial and wishes != Wishes():
-        named = next(name for name in _OF_PARTS[1:] if options[name] != _DEFAULTS[name])
-        raise OptionError(f"{named} says what stays in PyTorch: with partial=True")
-    options = {name: value for name, value in options.items() if name not in _OF_PARTS}
+    options = {name: given[name] for name in _OPTIONS if name not in _OF_PARTS}
     with use(backend):
         check_capabilities(compute_capabilities)
         check_dla(dla_core)

@@ -9,17 +9,6 @@ import torch
 from t2t.backend import trt
 from t2t.errors import UnsupportedArgumentError
 
-__all__ = [
-    "FLOATS",
-    "RTOL",
-    "dtype_name",
-    "from_trt",
-    "is_supported",
-    "named_dtype",
-    "real_dtype",
-    "to_trt",
-]
-
 _NAMES: dict[torch.dtype, str] = {
     torch.float32: "FLOAT",
     torch.float16: "HALF",

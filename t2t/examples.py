@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["random_like"]
-
 
 def random_like(generator: torch.Generator, leaf: torch.Tensor) -> torch.Tensor:
     """Return a random tensor of the same shape, dtype, device and kind of values.

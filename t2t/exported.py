@@ -10,8 +10,6 @@ import torch
 from t2t.errors import ConversionError
 from t2t.torch_internals import pytree
 
-__all__ = ["dynamic_shapes_of", "unpacked"]
-
 _ASK = "say dynamic_shapes=[...] as for any module"
 
 

@@ -21,8 +21,6 @@ import torch
 
 from t2t.errors import CheckpointError
 
-__all__ = ["folder_written_whole", "read_tensors", "written_whole"]
-
 # What torch.load raises for files that are none of its own, or damaged.
 _UNREADABLE = (
     pickle.UnpicklingError,

@@ -19,8 +19,6 @@ from t2t.sizes.declared import Declared, declare
 from t2t.tracing.kinds import unsupported_input
 from t2t.tracing.state import keepable
 
-__all__ = ["Example"]
-
 
 @dataclass(frozen=True)
 class Example:

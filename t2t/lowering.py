@@ -29,6 +29,7 @@ from t2t.io import (
     TensorSpec,
     classes_of,
     flatten,
+    names_of_sizes,
 )
 from t2t.io.names import as_name, output_names_of
 from t2t.network import Network
@@ -46,16 +47,6 @@ from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
 from t2t.tracing.graph import Call, with_bodies
 from t2t.tracing.weights import WeightRecorder
-
-__all__ = [
-    "Conversion",
-    "Traced",
-    "missing_operators",
-    "output_spec",
-    "to_network",
-    "trace_module",
-    "without_dropout",
-]
 
 # Fills the registry.
 importlib.import_module("t2t.formulas")
@@ -89,22 +80,14 @@ class Conversion:
 
     def profiles(self) -> list[dict[str, Any]]:
         """Return min, opt and max shape of every dynamic input, in each profile of the builder."""
-        inputs = self.signature.inputs
-        if all(spec.min_shape is None for spec in inputs):
-            return []
-        sets = self.signature.profiles or [
-            [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in inputs]
-        ]
-        if self.never_empty:
-            sets = [[(_no_zeros(a), _no_zeros(b), _no_zeros(c)) for a, b, c in p] for p in sets]
+        least = 1 if self.never_empty else 0
         return [
-            {s.name: three for s, three in zip(inputs, p, strict=True) if s.min_shape is not None}
-            for p in sets
+            {
+                name: tuple(tuple(max(least, size) for size in shape) for shape in three)
+                for name, three in profile.items()
+            }
+            for profile in self.signature.ranges()
         ]
-
-
-def _no_zeros(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    return None if shape is None else tuple(max(1, size) for size in shape)
 
 
 def to_network(
@@ -113,39 +96,15 @@ def to_network(
     kwargs: Mapping[str, Any] | None = None,
     *,
     policy: Policy | None = None,
-    min_shapes: Any = None,
-    opt_shapes: Any = None,
-    max_shapes: Any = None,
-    dynamic_shapes: Any = None,
-    max_batch_size: int | None = None,
-    shape_examples: Any = None,
-    profiles: Sequence[Mapping[str, Any]] | None = None,
-    narrow_shapes: bool = False,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    ignore_dropout: bool = False,
     quantize: Wanted | None = None,
+    **options: Any,
 ) -> Conversion:
     """Convert a module to a finished TensorRT network, without building it.
 
-    Takes and raises what `convert` does; ``quantize`` says what is to be rounded, and by what.
+    Takes and raises what `trace_module` does; ``policy`` says what its layers compute in, and
+    ``quantize`` what is to be rounded, and by what.
     """
-    traced = trace_module(
-        module,
-        inputs,
-        kwargs,
-        min_shapes=min_shapes,
-        opt_shapes=opt_shapes,
-        max_shapes=max_shapes,
-        dynamic_shapes=dynamic_shapes,
-        max_batch_size=max_batch_size,
-        shape_examples=shape_examples,
-        profiles=profiles,
-        narrow_shapes=narrow_shapes,
-        input_names=input_names,
-        output_names=output_names,
-        ignore_dropout=ignore_dropout,
-    )
+    traced = trace_module(module, inputs, kwargs, **options)
     conversion = traced.lowered(policy or Policy(), quantize)
     traced.warn()
     return conversion
@@ -166,9 +125,10 @@ def trace_module(
 ) -> Traced:
     """Run a module's forward pass once; networks of several precisions can be made of it.
 
-    Takes and raises what `to_network` does, all but what decides about precision. With
-    ``data_sizes``, sizes may depend on the data, which no network can have but a partition. With
-    ``refittable``, what computes weights of the module's own is recorded.
+    Takes and raises what `convert` does, all but what decides about precision and the engine.
+    ``shapes`` are the declared ones (``min_shapes`` and its like). With ``data_sizes``, sizes may
+    depend on the data, which no network can have but a partition. With ``refittable``, what
+    computes weights of the module's own is recorded.
     """
     check_module(module)
     import_for_packages()
@@ -369,7 +329,7 @@ class Traced:
         )
 
     def warn(self) -> None:
-        """Return what was decided about sizes."""
+        """Warn of what was decided about sizes."""
         for note in (*self.example.declared.notes, *self.graph.notes):
             warnings.warn(note, ShapeWarning, stacklevel=_depth())
 
@@ -413,12 +373,8 @@ class Traced:
         shapes = [profile[index] for profile in self.profiles()]
         low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
         high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
-        names = [""] * len(shape)
-        for dimension in self.dimensions():
-            for place in dimension.places:
-                if place.input == index and dimension.named:
-                    names[place.dim] = place.text(dimension.name)
-        return TensorSpec(name, dtype, shape, low, shapes[0][1], high, tuple(names))
+        names = names_of_sizes(self.dimensions(), index, len(shape))
+        return TensorSpec(name, dtype, shape, low, shapes[0][1], high, names)
 
 
 def _trace(

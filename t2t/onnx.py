@@ -10,6 +10,7 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.export import Dim
 
 from t2t import dtypes
 from t2t.backend import create_network, error_text, forget_errors, logger, trt, use
-from t2t.building import Profile, check_capabilities, check_dla, create_builder
+from t2t.building import check_capabilities, check_dla, create_builder
 from t2t.conversion import build_engine, check_refit, checked_options, computed_in
 from t2t.errors import (
     BackendError,
@@ -27,14 +28,11 @@ from t2t.errors import (
     ShapeWarning,
     UnsupportedOperatorError,
 )
-from t2t.io import Signature, TensorSpec
+from t2t.io import Signature, TensorSpec, names_of_sizes
 from t2t.module import ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
-from t2t.sizes.declared import Declared, declare
-from t2t.sizes.given import Leaves
+from t2t.sizes.declared import Declared, Leaves, declare
 from t2t.verification import verify as compare
-
-__all__ = ["REASONS", "from_onnx"]
 
 _RANDOM = (
     "RandomNormal",
@@ -134,27 +132,17 @@ def from_onnx(
         check_capabilities(options["compute_capabilities"])
         check_dla(options["dla_core"])
         proto, path = _read(model)
-        _check(proto)
         builder = create_builder()
         network, parser = _parse(proto, path, builder)
-        _check_dynamic(proto, network)
-        declared = _sizes(network, *(options[name] for name in _SHAPES))
-        signature = _signature(network, proto, declared)
-        for note in declared.notes:
+        signature = _signature(network, proto, options)
+        for note in signature.notes:
             warnings.warn(note, ShapeWarning, stacklevel=2)
         program = capture(network)
-        dynamic: Profile = {
-            spec.name: (spec.min_shape, spec.opt_shape, spec.max_shape)
-            for spec in signature.inputs
-            if spec.min_shape is not None
-            and spec.opt_shape is not None
-            and spec.max_shape is not None
-        }
         if verify:
             checked = TRTModule(None, signature, program, precision=computed_in(network))
             _verify(proto, path, checked, rtol)
-        profiles = [dynamic] if dynamic else []
-        plan, facts = build_engine(network, builder, signature, profiles, program, options)
+        ranges = signature.ranges()
+        plan, facts = build_engine(network, builder, signature, ranges, program, options)
         del parser  # it owns the weights that the builder reads
         made = TRTModule(
             plan,
@@ -267,12 +255,19 @@ def _refusal(node: Any, given: Mapping[str, Any], types: Mapping[str, int]) -> s
 
 
 def _parse(proto: Any, path: str, builder: Any) -> tuple[Any, Any]:
-    """Return the network, and the parser, which owns the network's weights."""
+    """Return the network, and the parser, which owns the network's weights.
+
+    Raises:
+        UnsupportedOperatorError: an operator would do otherwise than ONNX says.
+        ConversionError: the parser refuses the model.
+    """
+    _check(proto)
     forget_errors()
     network = create_network(builder)
     parser = trt.OnnxParser(network, logger())
     data = proto.SerializeToString()
     if parser.parse(data, path) if path else parser.parse(data):
+        _check_dynamic(proto, network)
         return network, parser
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     said = [
@@ -387,32 +382,25 @@ def _largest(size: Any) -> int:
     return max(int(low) if isinstance(low, int) else 1, _EXAMPLE)
 
 
-def _signature(network: Any, proto: Any, declared: Declared) -> Signature:
+def _signature(network: Any, proto: Any, options: Mapping[str, Any]) -> Signature:
+    """Return what the network takes and returns, with the declared ranges of its inputs."""
+    declared = _sizes(network, *(options[name] for name in _SHAPES))
     inputs = []
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
         spec = _spec(tensor)
         if -1 in spec.shape:
             sizes = declared.profiles[0][index]
-            names = [""] * len(spec.shape)
-            for dimension in declared.dimensions:
-                for place in dimension.places:
-                    if place.input == index and dimension.named:
-                        names[place.dim] = place.text(dimension.name)
+            names = names_of_sizes(declared.dimensions, index, len(spec.shape))
             spec = TensorSpec(
-                spec.name, spec.dtype, spec.shape, sizes.min, sizes.opt, sizes.max, tuple(names)
+                spec.name, spec.dtype, spec.shape, sizes.min, sizes.opt, sizes.max, names
             )
         inputs.append(spec)
     outputs = [_spec(network.get_output(index)) for index in range(network.num_outputs)]
     _check_types(proto, (*inputs, *outputs))
-    signature = Signature.flat(inputs, outputs)
-    return Signature(
-        signature.inputs,
-        signature.outputs,
-        signature.input_structure,
-        signature.output_structure,
-        tuple(declared.dimensions),
-        signature.parameters,
+    return replace(
+        Signature.flat(inputs, outputs),
+        dimensions=tuple(declared.dimensions),
         notes=tuple(declared.notes),
     )
 

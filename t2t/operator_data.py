@@ -20,18 +20,6 @@ from t2t.registry import find_plugin
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.torch_internals import OpNamespace, OpOverload, OpOverloadPacket, pytree, schema_of
 
-__all__ = [
-    "Data",
-    "Run",
-    "check_size",
-    "data_of",
-    "find_operator",
-    "problem_of",
-    "program",
-    "size_of",
-    "tensors_read",
-]
-
 Data = Any
 """An argument as JSON has it; a mapping of one key stands for what JSON does not have."""
 

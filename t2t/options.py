@@ -13,8 +13,6 @@ import torch
 
 from t2t.errors import ConversionError, OptionError
 
-__all__ = ["FOREIGN", "check_module", "check_options", "refuse_unknown"]
-
 _SHAPES = (
     "ranges are declared by min_shapes, opt_shapes and max_shapes, or by dynamic_shapes with "
     "torch.export.Dim"

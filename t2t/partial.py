@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from t2t.dtypes import RTOL
 from t2t.errors import ConversionError, ShapeError, ShapeWarning, T2TError
 from t2t.io import arguments, tree_leaves
 from t2t.isolation import preserved, storage_key
@@ -27,7 +28,7 @@ from t2t.torch_internals import (
     writes_counted,
 )
 from t2t.verification import OutputReport
-from t2t.verification.metrics import RTOL, measure
+from t2t.verification.metrics import measure
 
 __all__ = ["check_example", "convert_parts"]
 

@@ -23,20 +23,6 @@ import torch
 
 from t2t.registry import Precision
 
-__all__ = [
-    "Cast",
-    "Choice",
-    "Kind",
-    "Operand",
-    "Policy",
-    "Trial",
-    "Tuning",
-    "after_cast",
-    "fits",
-    "operator_name",
-    "promoted",
-]
-
 _HALF = (torch.float16, torch.bfloat16)
 _WIDE = dict.fromkeys((*_HALF, torch.float32), torch.float32)
 

@@ -13,8 +13,6 @@ import torch
 from t2t.errors import ConversionError
 from t2t.io import Structure, copied, flatten
 
-__all__ = ["Call", "Recording", "record"]
-
 Shapes = tuple[tuple[int, ...], ...]
 
 

@@ -20,32 +20,6 @@ import torch
 from t2t.errors import RegistrationError
 from t2t.torch_internals import Argument, CompositeImplicit, OpOverload, overload_name, schema_of
 
-__all__ = [
-    "Converter",
-    "Formula",
-    "Plugin",
-    "Precision",
-    "Registered",
-    "Table",
-    "check_schema",
-    "complex_formulas",
-    "complex_ways",
-    "converter",
-    "converters",
-    "find_operator",
-    "find_plugin",
-    "formula",
-    "formulas",
-    "function_converters",
-    "operators_of",
-    "plugins",
-    "resolve",
-    "supported_operators",
-    "unregister",
-    "ways",
-    "without_formula",
-]
-
 Precision = Literal["follow", "compute", "small", "sensitive"]
 """How an operator behaves under ``fp16=True``: "compute" ones (matrix products, convolutions) run
 in half precision, "sensitive" ones (softmax, norms, exp) in float32, and "follow" ones in what

@@ -10,8 +10,6 @@ import torch
 
 from t2t.torch_internals import DisabledDispatch, FakeTensor
 
-__all__ = ["BLOCK", "BOUNDS", "LARGEST", "Bits", "Rounding", "Steps", "modelopt_steps", "spread"]
-
 Bits = Literal["int8", "fp8", "int4"]
 
 LARGEST: dict[str, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}

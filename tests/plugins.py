@@ -22,7 +22,8 @@ from t2t.dtypes import from_trt, to_trt
 from t2t.network import Network
 from t2t.plugins.call import Output, PluginCall
 from t2t.plugins.classes import make_plugin, register_creator
-from t2t.reference import Program, capture, registry
+from t2t.reference import Program, capture
+from t2t.reference import layer as kinds
 from t2t.reference.layer import Layer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -220,8 +221,8 @@ def run_by_plugins() -> Iterator[None]:
         return lambda *inputs: enqueue(plugin, *inputs)
 
     with pytest.MonkeyPatch.context() as patch:
-        spec = registry.Spec(prepare, (), (), frozenset(), None)
-        patch.setitem(registry._SPECS, "PLUGIN_V3", spec)
+        spec = kinds.Spec(prepare, (), (), frozenset(), None)
+        patch.setitem(kinds._SPECS, "PLUGIN_V3", spec)
         yield
 
 

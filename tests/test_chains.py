@@ -80,7 +80,9 @@ MANY_DIMENSIONS = [
     OpCase("reduced", lambda x: x.view(NINE).sum(-1), [(2, 3)], raises="9 dimensions"),
     OpCase("repeated", lambda x: x.view(NINE).expand(*NINE[:-3], 4, 2, 3).reshape(4, 6), [(2, 3)],
            raises="9 dimensions"),
-    OpCase("stacked", lambda x: torch.stack([x, x]).flatten(), [NINE[1:]], raises="9 dimensions"),
+    OpCase("stacked", lambda x: torch.stack([x, x + 1]).flatten(), [NINE[1:]]),
+    OpCase("stacked-computed", lambda x: (torch.stack([x, x]) * 2).flatten(), [NINE[1:]],
+           raises="9 dimensions"),
     OpCase("constant", lambda i: TABLE[i], [torch.tensor(1)], raises="9 dimensions"),
     OpCase("cannot-be-joined", reversed_bits, [(512,)], raises="9 dimensions"),
 ]  # fmt: skip

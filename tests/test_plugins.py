@@ -33,7 +33,7 @@ from t2t.plugins import classes
 from t2t.plugins.call import PluginCall
 from t2t.plugins.classes import NAME, NAMESPACE, VERSION, make_plugin, register_creator
 from t2t.plugins.sizes import InputSizes, to_dimension
-from t2t.reference import registry as reference
+from t2t.reference import layer as reference
 from t2t.sizes import expressions as ex
 from t2t.sizes.arithmetic import NUMBERS
 from t2t.sizes.polynomials import symbol_value

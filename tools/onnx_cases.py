@@ -34,7 +34,7 @@ _RAW = {
     "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),
     "float8_e8m0fnu": (np.uint8, torch.float8_e8m0fnu),
 }
-# Held in another type by the executor, see t2t.reference.datatypes.
+# Held in another type by the executor, see t2t.reference.layer.
 _HELD = {"int4": np.int8, "float4_e2m1fn": np.float32}
 
 

@@ -20,18 +20,6 @@ from t2t.io import range_problem
 from t2t.precision import fits
 from t2t.reference import Program, capture
 
-__all__ = [
-    "Profile",
-    "Range",
-    "build",
-    "built_for",
-    "check_capabilities",
-    "check_dla",
-    "check_quantized",
-    "create_builder",
-    "quantized_types",
-]
-
 _log = logging.getLogger(__name__)
 
 Range = tuple[Sequence[int], Sequence[int], Sequence[int]]

@@ -29,8 +29,6 @@ from t2t.errors import BuildError
 from t2t.files import written_whole
 from t2t.reference import Program
 
-__all__ = ["key_of", "read_plan", "write_plan"]
-
 _log = logging.getLogger(__name__)
 
 _HEAD = b"t2t plan 1\n"

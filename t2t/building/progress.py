@@ -13,8 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from t2t.backend import trt
 
-__all__ = ["Phases", "interruptible", "monitor", "shown"]
-
 
 class Phases:
     """The phases of one build, each a bar while it runs; TensorRT may report from any thread.

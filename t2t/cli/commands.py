@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     pass
 
 
-__all__ = ["bench", "draw", "inspect", "missing", "operators", "verify"]
-
-
 @click.command()
 @click.argument("checkpoint", type=CHECKPOINT)
 @source_options

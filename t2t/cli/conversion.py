@@ -20,6 +20,7 @@ from t2t.cli.options import (
     engine_option,
     gathered,
     input_options,
+    names_option,
     read_by,
     read_bytes,
     rtol_option,
@@ -29,8 +30,6 @@ from t2t.cli.running import DISAGREES, Refusal, Result, check_target, reporting,
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["convert"]
 
 _SUBMODULES = (
     "only submodules convert, because Python decides on values between them; a checkpoint of these "
@@ -65,20 +64,10 @@ _DISAGREES = (
 @click.option("--narrow-shapes", is_flag=True, help="Shrink ranges to where the model allows them.")
 @click.option("--fp16", is_flag=True, help="Compute in float16 where that is safe.")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
-@click.option(
-    "--fp32-module",
-    "fp32_modules",
-    multiple=True,
-    metavar="NAME",
-    help="A submodule to keep in float32; shell patterns work.",
+@names_option(
+    "--fp32-module", "fp32_modules", "A submodule to keep in float32; shell patterns work."
 )
-@click.option(
-    "--fp32-op",
-    "fp32_ops",
-    multiple=True,
-    metavar="NAME",
-    help="An operator to keep in float32, such as aten::softmax.",
-)
+@names_option("--fp32-op", "fp32_ops", "An operator to keep in float32, such as aten::softmax.")
 @click.option("--low-precision-io", is_flag=True, help="Half inputs and outputs, too.")
 @click.option(
     "--tolerance",
@@ -116,19 +105,15 @@ _DISAGREES = (
 @click.option("--weight-streaming", is_flag=True, help="Let weights stream from the CPU's memory.")
 @click.option("--ignore-dropout", is_flag=True, help="Convert as if dropout were off.")
 @click.option("--partial", is_flag=True, help="Leave in PyTorch what does not convert.")
-@click.option(
+@names_option(
     "--torch-executed-op",
     "torch_executed_ops",
-    multiple=True,
-    metavar="NAME",
-    help="With --partial, an operator that stays in PyTorch: aten::sort.",
+    "With --partial, an operator that stays in PyTorch: aten::sort.",
 )
-@click.option(
+@names_option(
     "--torch-executed-module",
     "torch_executed_modules",
-    multiple=True,
-    metavar="NAME",
-    help="With --partial, a submodule that stays in PyTorch; shell patterns work.",
+    "With --partial, a submodule that stays in PyTorch; shell patterns work.",
 )
 @click.option(
     "--min-block-size",
@@ -137,8 +122,8 @@ _DISAGREES = (
     show_default=True,
     help="With --partial, how many operators an engine must have.",
 )
-@click.option("--input-name", "input_names", multiple=True, metavar="NAME", help="In order.")
-@click.option("--output-name", "output_names", multiple=True, metavar="NAME", help="In order.")
+@names_option("--input-name", "input_names", "In order.")
+@names_option("--output-name", "output_names", "In order.")
 @click.option("--backend", type=click.Choice(["tensorrt", "tensorrt_rtx"]), help="Which TensorRT.")
 @click.option(
     "--workspace",
@@ -157,12 +142,10 @@ _DISAGREES = (
     help="A GPU to build for, such as 8.9; TensorRT-RTX only.",
 )
 @click.option("--dla-core", type=click.IntRange(min=0), help="A Jetson's DLA, with the GPU's help.")
-@click.option(
+@names_option(
     "--dla-module",
     "dla_modules",
-    multiple=True,
-    metavar="NAME",
-    help="With --dla-core, a submodule to compute there; shell patterns work.",
+    "With --dla-core, a submodule to compute there; shell patterns work.",
 )
 @click.option("--timing-cache", type=NEW_FILE, help="Kernel timings, read and written.")
 @click.option("--cache-dir", type=FOLDER, help="A folder of engines that are not built again.")

@@ -20,22 +20,6 @@ from t2t.module import ReferenceExecutionWarning, TRTModule, load
 from t2t.runtime.plans import Origin, as_plan, origin_of
 from t2t.verification import Report, verify
 
-__all__ = [
-    "compare",
-    "converted_data",
-    "details_data",
-    "facts_shown",
-    "load_converted",
-    "megabytes",
-    "origin_of_file",
-    "reference_allowed",
-    "reports_data",
-    "reports_shown",
-    "signature_data",
-    "sizes_text",
-    "written",
-]
-
 
 def origin_of_file(file: Path) -> Origin | None:
     """Say who built a plain engine; None for other files, and for folders."""

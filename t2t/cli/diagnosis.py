@@ -17,8 +17,6 @@ import click
 from t2t.cli.running import DISAGREES, NO_ENGINE, Refusal, Result, reporting, stage, table
 from t2t.version import __version__
 
-__all__ = ["doctor"]
-
 # What they are for.
 _OPTIONAL = {
     "torchvision": "torchvision:NAME",

@@ -21,12 +21,11 @@ from torch import nn
 
 from t2t.cli.running import Refusal
 from t2t.conversion import convert
+from t2t.dtypes import RTOL
 from t2t.errors import T2TError
 from t2t.io import map_tree
 from t2t.verification import OutputReport
-from t2t.verification.metrics import RTOL, measure
-
-__all__ = ["Check", "Trial", "run_trials", "trials_of_models", "trials_of_rows"]
+from t2t.verification.metrics import measure
 
 _INT8_RTOL = 0.1
 """Of a small network of random weights; a wrong scale loses more than half of an output."""

@@ -18,18 +18,6 @@ from t2t.cli.sources import Source, read_state
 from t2t.errors import ConversionError
 from t2t.io import Parameters, Shape, Signature, TensorSpec, arguments, map_tree, unflatten
 
-__all__ = [
-    "Call",
-    "Drawer",
-    "Example",
-    "Values",
-    "calls",
-    "drawn",
-    "example_of",
-    "shapes_of",
-    "to_device",
-]
-
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword inputs of one forward pass."""
 

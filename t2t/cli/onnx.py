@@ -11,8 +11,6 @@ from t2t.cli.shapes import InputShape, ShapeNotationError, resolve
 from t2t.module import TRTModule
 from t2t.onnx import REASONS, from_onnx
 
-__all__ = ["convert_onnx"]
-
 # They have a value where nothing was said.
 _IGNORED = ("calibration_method", "min_block_size")
 

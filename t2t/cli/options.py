@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from t2t.cli.inputs import Drawer, Example
     from t2t.cli.sources import Source
 
-__all__ = [
-    "CHECKPOINT",
-    "EXISTING_FILE",
-    "FOLDER",
-    "NEW_FILE",
-    "Given",
-    "device_option",
-    "drawing_options",
-    "engine_option",
-    "gathered",
-    "input_options",
-    "model_options",
-    "read_by",
-    "read_bytes",
-    "rtol_option",
-    "source_options",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Pairs = tuple[tuple[str, str], ...]
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -74,6 +56,11 @@ def read_bytes(text: str) -> int:
     if found is None or int(found[1]) == 0:
         raise ValueError(f"{text!r}: write a number of bytes, such as 1G, 512M or 65536")
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+
+
+def names_option(flag: str, name: str, text: str) -> Callable[[F], F]:
+    """Return an option that is given once for each name."""
+    return click.option(flag, name, multiple=True, metavar="NAME", help=text)
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -29,17 +29,6 @@ from t2t.errors import T2TError
 if TYPE_CHECKING:  # rich takes as long to import as all else that --help needs
     from rich.table import Table
 
-__all__ = [
-    "DISAGREES",
-    "NO_ENGINE",
-    "Refusal",
-    "Result",
-    "check_target",
-    "reporting",
-    "stage",
-    "table",
-]
-
 DISAGREES = 1
 REFUSED = 2
 NO_ENGINE = 3

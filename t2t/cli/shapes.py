@@ -19,17 +19,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = [
-    "DTYPES",
-    "InputShape",
-    "Named",
-    "ShapeNotationError",
-    "Size",
-    "parse",
-    "parse_values",
-    "resolve",
-]
-
 DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 """The types of inputs, by torch's names; the first is the default."""
 

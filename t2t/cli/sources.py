@@ -22,8 +22,6 @@ from t2t.cli.running import Refusal
 from t2t.errors import CheckpointError
 from t2t.files import read_tensors
 
-__all__ = ["Source", "imported", "open_source", "plain_value", "read_state"]
-
 _FORMS = (
     "SOURCE is package.module:factory (a function without arguments that makes the module, or the "
     "module itself; the current directory is importable), torchvision:NAME, timm:NAME, "

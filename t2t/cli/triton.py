@@ -9,8 +9,6 @@ import click
 from t2t.cli.options import CHECKPOINT
 from t2t.cli.running import Refusal, Result, reporting
 
-__all__ = ["triton"]
-
 
 @click.command()
 @click.argument("checkpoint", type=CHECKPOINT)

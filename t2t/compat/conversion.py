@@ -16,8 +16,6 @@ from t2t.compat.trt_module import TRTModule
 from t2t.conversion import convert
 from t2t.errors import ConversionError, OptionError
 
-__all__ = ["torch2trt"]
-
 # What says nothing to a strongly typed network, or is always so here. Calibration takes the data as
 # it comes, so there is no size of its batches.
 _IGNORED = (

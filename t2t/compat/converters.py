@@ -14,15 +14,6 @@ from t2t.io import map_tree, tree_leaves
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = [
-    "ConversionContext",
-    "add_missing_trt_tensors",
-    "broadcast_trt_tensors",
-    "get_arg",
-    "tensorrt_converter",
-    "trt_",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -15,8 +15,6 @@ from t2t.files import read_tensors, written_whole
 from t2t.io import copied
 from t2t.recording import Recording
 
-__all__ = ["Dataset", "DatasetRecorder", "FolderDataset", "ListDataset", "TensorBatchDataset"]
-
 
 class Dataset:
     """Inputs of a module, one item for each call; a class of torch2trt's to derive from.

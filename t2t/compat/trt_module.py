@@ -15,8 +15,6 @@ from t2t.errors import CheckpointError
 from t2t.io import Signature, Structure
 from t2t.module import LayerTimes, PartialModule, read_entries
 
-__all__ = ["TRTModule", "load"]
-
 _log = logging.getLogger("t2t.compat")
 
 

@@ -10,8 +10,6 @@ import torch
 from t2t.errors import UnsupportedArgumentError
 from t2t.sizes import example_size, is_symbolic, static_size
 
-__all__ = ["agree", "dims", "ntuple", "positive_dim", "require_broadcast"]
-
 
 def ntuple(name: str, value: Any, n: int) -> tuple[int, ...]:
     """Return an int, or a sequence of 1 or ``n`` ints, as a tuple of ``n``."""

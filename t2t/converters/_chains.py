@@ -18,8 +18,6 @@ from t2t.network.tensors import MAX_RANK
 from t2t.registry import Converter
 from t2t.sizes import has_symbol, static_size
 
-__all__ = ["CHAIN", "Step", "step_of"]
-
 Step = tuple[str, tuple[Any, ...]]
 """("reshape", sizes) or ("permute", order)."""
 

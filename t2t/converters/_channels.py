@@ -12,8 +12,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.sizes import static_size
 from t2t.torch_internals import DisabledDispatch
 
-__all__ = ["affine", "agrees", "like", "normalized", "normalized_by"]
-
 HALF_MAX = torch.finfo(torch.float16).max
 
 

@@ -6,24 +6,9 @@ from typing import Any
 
 import torch
 
-from t2t.network import Network, NetworkTensor
-from t2t.network.core import TensorLike
+from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import Precision
 from t2t.sizes import static_size
-
-__all__ = [
-    "binary",
-    "choose",
-    "filled",
-    "is_less",
-    "is_negative",
-    "narrowed",
-    "operand",
-    "product_precision",
-    "rounded",
-    "truth",
-    "working_dtype",
-]
 
 _BYTES = (torch.int8, torch.uint8)
 _WRAPPING = ("SUM", "SUB", "PROD")

@@ -16,22 +16,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.sizes import is_true, static_size
 from t2t.torch_internals import FakeTensor, unset_fake_temporarily
 
-__all__ = [
-    "MASKS",
-    "Points",
-    "bounded",
-    "broadcast",
-    "check_elements",
-    "check_range",
-    "count",
-    "integer_indices",
-    "known_indices",
-    "mask_indices",
-    "points",
-    "wrapped",
-    "wrapped_tensor",
-]
-
 MASKS = (torch.bool, torch.uint8)
 """Dtypes of index tensors that are masks."""
 

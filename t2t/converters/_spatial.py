@@ -9,8 +9,6 @@ import torch
 
 from t2t.network import Network, NetworkTensor
 
-__all__ = ["autocast", "batched", "planar", "restored", "squeeze", "window_count"]
-
 
 def batched(net: Network, x: NetworkTensor, spatial: int) -> NetworkTensor:
     """Return (C, *spatial) or (N, C, *spatial) as (N, C, *spatial), at least 4-D."""

@@ -1,21 +1,21 @@
-"""The layers of max and average pooling, 1-d to 3-d."""
+"""The layers of max, average and adaptive pooling, 1-d to 3-d, and the indices of maxima."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from t2t.converters._arguments import ntuple
+from t2t.converters._arguments import ntuple, static_number
+from t2t.converters._compute import working_dtype
 from t2t.converters._spatial import batched, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
-from t2t.sizes import has_symbol, static_size
-
-__all__ = ["Windows", "average_pool", "max_pool"]
+from t2t.sizes import has_symbol, static_size, times
 
 
 class Windows(NamedTuple):
@@ -212,3 +212,204 @@ def _sum_pool(
     if windows.ceil and not same_sizes(wanted, _rounded_up(sizes, windows)):
         y = net.add_slice(y, [0] * input.dim(), [*input.shape[:-n], *wanted])
     return net.add_elementwise(y, math.prod(size) / divisor, "PROD")
+
+
+# -- adaptive pooling ------------------------------------------------------------------------------
+
+
+def adaptive(
+    net: Network, x: NetworkTensor, sizes: Sequence[Any], after: Sequence[Any], average: bool
+) -> NetworkTensor:
+    """Pool the last ``len(after)`` dimensions to the sizes ``after``.
+
+    As torch, window ``i`` of ``m`` over ``n`` elements goes from floor(i n / m) to
+    ceil((i + 1) n / m).
+
+    Args:
+        net: the network.
+        x: the tensor, batched or not.
+        sizes: all its sizes, perhaps symbolic.
+        after: sizes of the result.
+        average: pool by the mean; else by the maximum.
+    """
+    now = list(sizes)
+    fixed = len(now) - len(after)
+    kind = "AVG" if average else "MAX"
+    whole = [
+        fixed + i
+        for i, m in enumerate(after)
+        if static_size(m) == 1 and static_size(now[fixed + i]) != 1
+    ]
+    if whole:
+        x = net.add_reduce(x, kind, whole, keep_dims=True)
+        now = [1 if axis in whole else size for axis, size in enumerate(now)]
+    windows = [_ratio(size, m) for size, m in zip(now[fixed:], after, strict=True)]
+    if net.dtype_of(x).is_floating_point and any(window > 1 for window in windows):
+        x = _equal_windows(net, x, windows, average)
+        for i, window in enumerate(windows):
+            now[fixed + i] = now[fixed + i] if window == 1 else after[i]
+    for i, m in enumerate(after):
+        axis = fixed + i
+        if same_sizes([now[axis]], [m]):
+            continue
+        count = static_number("output_size", m)
+        if static_size(now[axis]) is None:
+            x = _dynamic_axis(net, x, now, axis, count, kind)
+        else:
+            x = _static_axis(net, x, now, axis, count, average)
+        now[axis] = count
+    return x
+
+
+def _ratio(size: Any, count: Any) -> int:
+    """Return the size of all windows, or 1 where they differ or are not known."""
+    return times(size, count) or 1
+
+
+def _equal_windows(
+    net: Network, x: NetworkTensor, windows: Sequence[int], average: bool
+) -> NetworkTensor:
+    n, rank = len(windows), len(x.shape)
+    size, kind = planar(windows, 1), "AVERAGE" if average else "MAX"
+    y = net.add_pooling_nd(batched(net, x, n), kind, size, stride=size)
+    return restored(net, y, rank, n)
+
+
+def _bounds(length: Any, count: int) -> list[tuple[Any, Any]]:
+    return [(i * length // count, ((i + 1) * length + count - 1) // count) for i in range(count)]
+
+
+def _static_axis(
+    net: Network, x: NetworkTensor, now: Sequence[Any], axis: int, count: int, average: bool
+) -> NetworkTensor:
+    """Gather each window's elements into a new dimension, and reduce that."""
+    length = int(now[axis])
+    bounds = _bounds(length, count)
+    extents = [end - start for start, end in bounds]
+    longest = max(extents)
+    even = min(extents) == longest
+    # A window that is shorter repeats its last element, or for sums takes a zero from behind.
+    rows = [
+        [start + j if start + j < end else (length if average else end - 1) for j in range(longest)]
+        for start, end in bounds
+    ]
+    if longest == 1:
+        return net.add_gather(x, torch.tensor([row[0] for row in rows], dtype=torch.int32), axis)
+    if average and not even:
+        longer = [size + 1 if i == axis else size for i, size in enumerate(now)]
+        x = net.add_slice(x, [0] * len(longer), longer, mode="FILL", fill=0.0)
+    gathered = net.add_gather(x, torch.tensor(rows, dtype=torch.int32), axis)
+    if even or not average:
+        return net.add_reduce(gathered, "AVG" if average else "MAX", axis + 1, keep_dims=False)
+    total = net.add_reduce(gathered, "SUM", axis + 1, keep_dims=False)
+    shape = [count if i == axis else 1 for i in range(len(now))]
+    divisor = net.constant(torch.tensor(extents).reshape(shape), net.dtype_of(x))
+    return net.add_elementwise(total, divisor, "DIV")
+
+
+def _dynamic_axis(
+    net: Network, x: NetworkTensor, now: Sequence[Any], axis: int, count: int, kind: str
+) -> NetworkTensor:
+    """Slice each window out, and reduce it: the number of windows is fixed, not their sizes."""
+    parts = []
+    for start, end in _bounds(now[axis], count):
+        first = [start if i == axis else 0 for i in range(len(now))]
+        extent = [end - start if i == axis else size for i, size in enumerate(now)]
+        parts.append(net.add_reduce(net.add_slice(x, first, extent), kind, axis, keep_dims=True))
+    return net.add_concatenation(parts, axis)
+
+
+# -- indices of maxima -----------------------------------------------------------------------------
+
+
+MAX_ELEMENTS = 1 << 20
+"""Most entries of the table of all windows' elements."""
+
+
+def window_elements(sizes: Sequence[Any], windows: Windows) -> torch.Tensor:
+    """Return each window's elements, (windows, elements), numbered over the spatial dimensions.
+
+    What lies in the padding is replaced by the window's first element.
+    """
+    lengths = _static(sizes)
+    rows = zip(
+        lengths, windows.counts(sizes), windows.size, windows.stride, windows.padding,
+        windows.dilation, strict=True,
+    )  # fmt: skip
+    axes = []
+    for length, count, size, stride, padding, dilation in rows:
+        starts = [index * stride - padding for index in range(int(count))]
+        ends = [start + int(size) * dilation for start in starts]
+        windows_of_axis = [
+            range(start, end, dilation) for start, end in zip(starts, ends, strict=True)
+        ]
+        axes.append([[index for index in w if 0 <= index < length] for w in windows_of_axis])
+    return _table(lengths, axes)
+
+
+def adaptive_elements(sizes: Sequence[Any], counts: Sequence[Any]) -> torch.Tensor:
+    """Return the elements of the windows of an adaptive pooling, as `window_elements` does."""
+    lengths = _static(sizes)
+    axes = [
+        [
+            list(range(index * length // count, -(-(index + 1) * length // count)))
+            for index in range(count)
+        ]
+        for length, count in zip(lengths, _static(counts), strict=True)
+    ]
+    return _table(lengths, axes)
+
+
+def _static(sizes: Sequence[Any]) -> list[int]:
+    return [static_number("return_indices=True: size", size) for size in sizes]
+
+
+def _table(lengths: Sequence[int], axes: Sequence[Sequence[Sequence[int]]]) -> torch.Tensor:
+    most = math.prod(max(map(len, windows)) for windows in axes)
+    entries = most * math.prod(map(len, axes))
+    if entries > MAX_ELEMENTS:
+        raise UnsupportedArgumentError(
+            f"return_indices=True: its windows have {entries} elements, at most {MAX_ELEMENTS}"
+        )
+    steps = [math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
+    rows = []
+    for windows in itertools.product(*axes):
+        row = [
+            sum(index * step for index, step in zip(point, steps, strict=True))
+            for point in itertools.product(*windows)
+        ]
+        rows.append(row + row[:1] * (most - len(row)))
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+def indices_of_maxima(
+    net: Network, input: torch.Tensor, n: int, table: torch.Tensor, output: torch.Tensor
+) -> NetworkTensor:
+    """Convert ([N], C, *spatial) to the index of each window's maximum, int64.
+
+    Torch takes the first of equal ones, and the last NaN.
+
+    Args:
+        net: the network.
+        input: what is pooled.
+        n: number of spatial dimensions.
+        table: the windows' elements.
+        output: torch's answer.
+    """
+    lead = input.shape[: input.ndim - n]
+    plane = math.prod(int(size) for size in input.shape[input.ndim - n :])
+    x = net.tensor(input, working_dtype(input.dtype))
+    elements = net.add_gather(net.reshape(x, [*lead, plane]), table, len(lead))
+    axis = len(lead) + 1
+    shaped = table.reshape([1] * len(lead) + list(table.shape))
+    best = net.add_reduce(elements, "MAX", axis, keep_dims=True)
+    found = net.add_elementwise(elements, best, "EQUAL")
+    first = net.add_select(found, shaped, plane - 1, dtype=torch.int32)
+    indices = net.add_reduce(first, "MIN", axis, keep_dims=False)
+    if input.is_floating_point():
+        missing = net.add_unary(elements, "ISNAN")
+        last = net.add_select(missing, shaped, -1, dtype=torch.int32)
+        last = net.add_reduce(last, "MAX", axis, keep_dims=False)
+        some = net.add_elementwise(last, 0, "LESS", dtype=torch.int32)
+        indices = net.add_select(some, indices, last)
+    return net.cast(net.reshape(indices, output.shape), torch.int64)

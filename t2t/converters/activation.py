@@ -1,4 +1,4 @@
-"""Activations: every one of torch.nn.functional that is not made of arithmetic alone."""
+"""Activations that are not made of arithmetic alone, softmax, and dropout, which is left out."""
 
 from __future__ import annotations
 
@@ -6,32 +6,11 @@ from typing import Any
 
 import torch
 
+from t2t.converters._arguments import positive_dim
 from t2t.converters._compute import operand, working_dtype
 from t2t.errors import UnsupportedArgumentError
-from t2t.network import Network, NetworkTensor
-from t2t.network.core import TensorLike
+from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
-
-__all__ = [
-    "elu",
-    "gelu",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "leaky_relu",
-    "log_sigmoid",
-    "mish",
-    "prelu",
-    "relu",
-    "rrelu",
-    "rrelu_with_noise",
-    "sigmoid",
-    "silu",
-    "softplus",
-    "softshrink",
-    "tanh",
-    "threshold",
-]
 
 FLOAT_MAX = torch.finfo(torch.float32).max
 
@@ -240,3 +219,35 @@ def rrelu_with_noise(
     """Convert as `rrelu`; the noise, torch's second result, has no meaning without training."""
     del noise
     return rrelu(net, self, lower, upper, training, generator), None
+
+
+# -- softmax and dropout ---------------------------------------------------------------------------
+
+
+@converter("aten::_softmax", precision="sensitive")
+def softmax(net: Network, self: torch.Tensor, dim: int, half_to_float: bool) -> NetworkTensor:
+    """Convert softmax over one dimension, computed in the result's type."""
+    del half_to_float  # The result's type says it.
+    axis = positive_dim(dim, self.ndim)
+    x = net.tensor(self, net.output.dtype)
+    if self.ndim > 1:
+        return net.add_softmax(x, axis)
+    # TensorRT's softmax has no vectors.
+    row = net.reshape(x, (1, *(self.shape or (1,))))
+    return net.reshape(net.add_softmax(row, 1), net.output.shape)
+
+
+@converter("aten::native_dropout")
+def native_dropout(
+    net: Network, input: torch.Tensor, p: float, train: bool | None
+) -> tuple[NetworkTensor, None]:
+    """Convert dropout that keeps everything to nothing; the mask is for the backward pass.
+
+    In eval mode torch calls no operator at all; where it makes the mask by others, those are
+    refused as they draw random numbers.
+    """
+    if train and p != 0:
+        raise UnsupportedArgumentError(
+            f"p={p}, train=True: an engine cannot draw random numbers; call .eval() on the module"
+        )
+    return net.tensor(input), None

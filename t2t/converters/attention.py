@@ -16,8 +16,6 @@ from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, static_size
 
-__all__ = ["flash_attention", "scaled_dot_product_attention"]
-
 _ORIGINAL = F.scaled_dot_product_attention
 
 

@@ -6,11 +6,8 @@ import torch
 
 from t2t.converters._compute import binary, narrowed, operand, working_dtype
 from t2t.errors import UnsupportedArgumentError
-from t2t.network import Network, NetworkTensor
-from t2t.network.core import TensorLike
+from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
-
-__all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"]
 
 
 @converter("aten::bitwise_not")

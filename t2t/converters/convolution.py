@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,19 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import Precision, converter
 from t2t.sizes import static_size
 
-__all__ = ["convolution"]
+
+class _Windows(NamedTuple):
+    """How the windows of a convolution lie; one number a spatial dimension, in elements."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+
+    @classmethod
+    def of(cls, n: int, *given: Any) -> _Windows:
+        """Bring torch's arguments to tuples of ``n``."""
+        return cls(*(ntuple(name, x, n) for name, x in zip(cls._fields, given, strict=True)))
 
 
 def _output(
@@ -32,12 +44,11 @@ def _output(
 ) -> torch.Tensor:
     """Compute the fake result, without PyTorch's questions about sizes and memory."""
     n = weight.dim() - 2
-    steps, rates = ntuple("stride", stride, n), ntuple("dilation", dilation, n)
-    pads, extra = ntuple("padding", padding, n), ntuple("output_padding", output_padding, n)
+    windows = _Windows.of(n, stride, padding, dilation, output_padding)
     taken, given = weight.shape[1] * groups, weight.shape[0]
     if transposed:
         taken, given = given, taken
-    rows = list(zip(input.shape[2:], weight.shape[2:], steps, pads, rates, extra, strict=False))
+    rows = list(zip(input.shape[2:], weight.shape[2:], *windows, strict=False))
     sizes: list[Any] = []
     if transposed:
         sizes = [(m - 1) * s + _extent(k, d) - 2 * p + e for m, k, s, p, d, e in rows]
@@ -50,7 +61,7 @@ def _output(
         and (bias is None or (bias.dtype == input.dtype and bias.dim() == 1))
         and (bias is None or agree((bias.shape[0], given)))
         and weight.shape[0] % groups == 0
-        and min(pads) >= 0
+        and min(windows.padding) >= 0
         and (not transposed or all(e < max(s, d) for _, _, s, _, d, e in rows))
         # There must be room for a window, for all dynamic sizes.
         and all(size > 0 for size in sizes)
@@ -97,41 +108,36 @@ def convolution(
         )
     for size in weight.shape[2:]:
         static_number("kernel_size", size)
-    n = weight.dim() - 2
-    steps, rates = ntuple("stride", stride, n), ntuple("dilation", dilation, n)
-    pads, extra = ntuple("padding", padding, n), ntuple("output_padding", output_padding, n)
+    windows = _Windows.of(weight.dim() - 2, stride, padding, dilation, output_padding)
     dynamic = any(static_size(size) is None for size in (*weight.shape[:2], groups))
     # TensorRT-RTX has no deconvolution with stride and dilation.
-    wide = transposed and max(rates) > 1 and max(steps) > 1 and net.is_traced(weight)
-    if dynamic or wide:
-        given = (input, weight, steps, pads, rates, extra, transposed, groups)
-        return _of_many_kernels(net, *given, bias)
+    wide = transposed and max(windows.dilation) > 1 and max(windows.stride) > 1
+    if dynamic or (wide and net.is_traced(weight)):
+        return _of_many_kernels(net, input, weight, bias, windows, transposed, groups)
     x = net.tensor(input, net.output.dtype)
     if transposed:
-        return _transposed(net, x, input.shape, weight, bias, steps, pads, rates, extra, groups)
-    return _windows(net, x, weight, bias, steps, pads, rates, groups)
+        return _transposed(net, x, input.shape, weight, bias, windows, groups)
+    return _convolution(net, x, weight, bias, windows, groups)
 
 
-def _windows(
+def _convolution(
     net: Network,
     x: NetworkTensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    steps: Sequence[int],
-    pads: Sequence[int],
-    rates: Sequence[int],
+    windows: _Windows,
     groups: int,
 ) -> NetworkTensor:
     """Add a convolution of (N, C, *spatial)."""
-    n = len(steps)
+    n = weight.dim() - 2
     y = net.add_convolution_nd(
         batched(net, x, n),
         _kernel(net, weight),
         bias,
-        stride=planar(steps, 1),
-        pre_padding=planar(pads, 0),
-        post_padding=planar(pads, 0),
-        dilation=planar(rates, 1),
+        stride=planar(windows.stride, 1),
+        pre_padding=planar(windows.padding, 0),
+        post_padding=planar(windows.padding, 0),
+        dilation=planar(windows.dilation, 1),
         groups=groups,
     )
     return restored(net, y, n + 2, n)
@@ -141,13 +147,10 @@ def _of_many_kernels(
     net: Network,
     input: torch.Tensor,
     weight: torch.Tensor,
-    steps: Sequence[int],
-    pads: Sequence[int],
-    rates: Sequence[int],
-    extra: Sequence[int],
+    bias: torch.Tensor | None,
+    windows: _Windows,
     transposed: bool,
     groups: Any,
-    bias: torch.Tensor | None,
 ) -> NetworkTensor:
     """Add a matrix product where no layer serves: for a dynamic number of groups or kernels.
 
@@ -167,10 +170,10 @@ def _of_many_kernels(
         y = net.add_matrix_multiply(kernels, x, "TRANSPOSE")
         maps = [batch * groups * weight.shape[1], count, *spatial]
         y = net.reshape(y, maps)
-        y = _transposed(net, y, maps, unit, None, steps, pads, rates, extra, 1)
+        y = _transposed(net, y, maps, unit, None, windows, 1)
     else:
         x = net.reshape(x, [batch * channels, 1, *spatial])
-        x = _windows(net, x, unit, None, steps, pads, rates, 1)
+        x = _convolution(net, x, unit, None, windows, 1)
         x = net.reshape(x, [batch, groups, columns, math.prod(net.output.shape[2:])])
         y = net.add_matrix_multiply(kernels, x)
     y = net.reshape(y, net.output.shape)
@@ -195,16 +198,14 @@ def _transposed(
     sizes: Sequence[Any],
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    steps: Sequence[int],
-    pads: Sequence[int],
-    rates: Sequence[int],
-    extra: Sequence[int],
+    windows: _Windows,
     groups: int,
 ) -> NetworkTensor:
-    """Add a deconvolution; ``pads`` elements are cut from each side, ``extra`` fewer at the end.
+    """Add a deconvolution; padding is cut from each side, less at the end by ``output_padding``.
 
     ``sizes`` are those of ``x``, (N, C, *spatial).
     """
+    steps, pads, rates, extra = windows
     n = len(steps)
     # TensorRT-RTX has no bf16 deconvolution.
     bf16 = net.compute_dtype(net.output.dtype) == torch.bfloat16

@@ -14,16 +14,6 @@ from t2t.converters._compute import filled
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = [
-    "arange",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "full",
-    "full_like",
-    "scalar_tensor",
-]
-
 COUNTED = (torch.float32, torch.int32, torch.int64)
 """The dtypes that an IFillLayer counts in."""
 

@@ -16,8 +16,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.rounding import modelopt_steps
 
-__all__ = ["quantize_op", "tensor_quant"]
-
 
 def _output(inputs: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return the fake result; what has no layer is left to its own arithmetic."""

@@ -1,4 +1,4 @@
-"""Instance, group, layer, root mean square and local response normalization, and unit vectors."""
+"""Batch, instance, group, layer, root mean square and local response norms, and unit vectors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
 
-__all__ = [
-    "group_norm",
-    "instance_norm",
-    "instance_norm_operator",
-    "layer_norm",
-    "local_response_norm",
-    "normalize",
-    "rms_norm",
-]
-
 
 def _instance_norm_output(
     input: torch.Tensor,
@@ -37,17 +27,14 @@ def _instance_norm_output(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    del momentum, eps
-    given = running_mean is not None and running_var is not None
-    # With both, it writes the running statistics, which only operators do in a way that is seen.
-    if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
-        return NotImplemented
     if use_input_stats:
         torch._check(
             math.prod(input.shape[2:]) != 1,
             lambda: "instance_norm: of one element per channel there is no variance",
         )
-    return like(input)
+    return _instance_norm_operator_output(
+        input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
+    )
 
 
 # The function, for PyTorch makes a batch norm of it, of as many channels as samples have together.
@@ -77,12 +64,10 @@ def _instance_norm_operator_output(
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
     use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
+    *_others: Any,
 ) -> Any:
-    del momentum, eps, cudnn_enabled
     given = running_mean is not None and running_var is not None
+    # With both, it writes the running statistics, which only operators do in a way that is seen.
     if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
         return NotImplemented
     return like(input)
@@ -315,3 +300,77 @@ def _norm(net: Network, x: NetworkTensor, p: float, axes: Sequence[int]) -> Netw
     total = net.add_elementwise(size, number(p), "POW")
     total = net.add_reduce(total, "SUM", axes, keep_dims=True)
     return net.add_elementwise(total, number(1 / p), "POW")
+
+
+# -- batch normalization ---------------------------------------------------------------------------
+
+
+def _batch_norm_output(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    *_numbers: float,
+    **_named: float,
+) -> Any:
+    if training or running_mean is None or running_var is None:
+        # It may write the running statistics, which only operators do in a way that is seen.
+        return NotImplemented
+    if not agrees(input, running_mean, running_var, weight, bias):
+        return NotImplemented
+    return torch.empty_like(input)
+
+
+# The function, for a trace takes half as long as with its operator, and models are full of it.
+@converter("torch.nn.functional.batch_norm", meta=_batch_norm_output)
+def batch_norm(
+    net: Network,
+    input: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> NetworkTensor:
+    """Convert batch norm by running statistics to one scale layer.
+
+    With ``training=True`` its operator arrives instead, see `batch_norm_train`.
+    """
+    del training, momentum
+    return normalized_by(net, input, running_mean, running_var, weight, bias, eps)
+
+
+@converter("aten::_native_batch_norm_legit_no_training")
+def batch_norm_eval(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert batch norm by running statistics; torch's other results are empty."""
+    del momentum
+    return normalized_by(net, input, running_mean, running_var, weight, bias, eps), None, None
+
+
+@converter("aten::_native_batch_norm_legit.no_stats", precision="sensitive")
+def batch_norm_train(
+    net: Network,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[NetworkTensor, None, None]:
+    """Convert batch norm by the statistics of the batch itself."""
+    del training, momentum
+    axes = [axis for axis in range(input.ndim) if axis != 1]
+    return normalized(net, input, axes, weight, bias, eps), None, None

@@ -14,28 +14,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._adaptive import adaptive
-from t2t.converters._window_indices import adaptive_elements, indices_of_maxima, window_elements
-from t2t.converters._windows import Windows, average_pool, max_pool
+from t2t.converters._windows import (
+    Windows,
+    adaptive,
+    adaptive_elements,
+    average_pool,
+    indices_of_maxima,
+    max_pool,
+    window_elements,
+)
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.sizes import smallest, static_size
-
-__all__ = [
-    "adaptive_avg_pool",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "adaptive_max_pool",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool2d_with_indices",
-    "max_pool3d",
-    "max_pool3d_with_indices",
-]
 
 aten = torch.ops.aten
 
@@ -74,16 +64,9 @@ def _output(
     return input.new_empty((*input.shape[:-n], *counts))
 
 
-def _outputs(
-    n: int,
-    original: Callable[..., Any],
-    windows_of: Callable[..., Windows],
-    input: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+def _outputs(*args: Any, **kwargs: Any) -> Any:
     """Compute the fake maxima and their indices, as `_output` does."""
-    result = _output(n, original, windows_of, input, *args, **kwargs)
+    result = _output(*args, **kwargs)
     if isinstance(result, torch.Tensor):
         return result, torch.empty_like(result, dtype=torch.int64)
     return result
@@ -219,24 +202,12 @@ def _one_window(n: int, input: torch.Tensor, output_size: int | Sequence[int | N
     "torch.adaptive_avg_pool1d",
     meta=functools.partial(_one_window, 1),
 )
-def adaptive_avg_pool1d(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
-    """Convert ([N], C, L) to ([N], C, 1)."""
-    del output_size
-    return adaptive_avg_pool(net, input, [1])
-
-
 @converter("torch.nn.functional.adaptive_avg_pool2d", meta=functools.partial(_one_window, 2))
-def adaptive_avg_pool2d(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
-    """Convert ([N], C, H, W) to ([N], C, 1, 1)."""
-    del output_size
-    return adaptive_avg_pool(net, input, [1, 1])
-
-
 @converter("torch.nn.functional.adaptive_avg_pool3d", meta=functools.partial(_one_window, 3))
-def adaptive_avg_pool3d(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
-    """Convert ([N], C, D, H, W) to ([N], C, 1, 1, 1)."""
+def global_avg_pool(net: Network, input: torch.Tensor, output_size: Any) -> NetworkTensor:
+    """Convert ([N], C, *spatial) to the mean of each channel, ([N], C, 1, ...)."""
     del output_size
-    return adaptive_avg_pool(net, input, [1, 1, 1])
+    return adaptive_avg_pool(net, input, net.output.shape)
 
 
 @converter("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d")

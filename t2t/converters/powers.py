@@ -20,11 +20,8 @@ from t2t.converters._compute import (
     operand,
     working_dtype,
 )
-from t2t.network import Network, NetworkTensor
-from t2t.network.core import TensorLike
+from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
-
-__all__ = ["pow", "whole_power"]
 
 MAX_PRODUCTS = 64
 """Largest whole exponent of a float that becomes products."""

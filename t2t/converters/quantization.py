@@ -13,15 +13,6 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 
-__all__ = [
-    "dequantize_per_channel",
-    "dequantize_per_tensor",
-    "fake_quantize_per_channel",
-    "fake_quantize_per_tensor",
-    "quantize_per_channel",
-    "quantize_per_tensor",
-]
-
 # Registers torch.ops.quantized_decomposed, which models of torch.export's quantization call.
 importlib.import_module("torch.ao.quantization.fx._decomposed")
 
@@ -123,8 +114,7 @@ def quantize_per_tensor(
     dtype: torch.dtype,
 ) -> NetworkTensor:
     """Convert any shape to int8 of the same shape."""
-    _check_int8(dtype)
-    return _Rounding(net, scale, zero_point, quant_min, quant_max, own=True).quantize(input)
+    return _Rounding(net, scale, zero_point, quant_min, quant_max, dtype=dtype).quantize(input)
 
 
 @converter("quantized_decomposed::dequantize_per_tensor", meta=_dequantized, precision="sensitive")
@@ -139,9 +129,8 @@ def dequantize_per_tensor(
     out_dtype: torch.dtype | None = None,
 ) -> NetworkTensor:
     """Convert int8 of any shape to float32 of the same shape."""
-    _check_int8(dtype)
     _check_float32(out_dtype)
-    return _Rounding(net, scale, zero_point, quant_min, quant_max, own=True).dequantize(input)
+    return _Rounding(net, scale, zero_point, quant_min, quant_max, dtype=dtype).dequantize(input)
 
 
 @converter("quantized_decomposed::quantize_per_channel", meta=_quantized, precision="sensitive")
@@ -156,9 +145,8 @@ def quantize_per_channel(
     dtype: torch.dtype,
 ) -> NetworkTensor:
     """Convert any shape to int8 of the same shape, by one scale for each index of ``axis``."""
-    _check_int8(dtype)
     axis = positive_dim(axis, input.dim())
-    rounding = _Rounding(net, scales, zero_points, quant_min, quant_max, axis, own=True)
+    rounding = _Rounding(net, scales, zero_points, quant_min, quant_max, axis, dtype)
     return rounding.quantize(input)
 
 
@@ -175,11 +163,10 @@ def dequantize_per_channel(
     out_dtype: torch.dtype | None = None,
 ) -> NetworkTensor:
     """Convert int8 of any shape to float32, by one scale for each index of ``axis``."""
-    _check_int8(dtype)
     _check_float32(out_dtype)
     axis = positive_dim(axis, input.dim())
     zeros = 0 if zero_points is None else zero_points
-    rounding = _Rounding(net, scales, zeros, quant_min, quant_max, axis, own=True)
+    rounding = _Rounding(net, scales, zeros, quant_min, quant_max, axis, dtype)
     return rounding.dequantize(input)
 
 
@@ -193,7 +180,7 @@ class _Rounding:
         quant_min: the least integer.
         quant_max: the largest integer.
         axis: the dimension of the scales; None for one scale.
-        own: whether the integers themselves are results, so that the zero point is seen.
+        dtype: of the integers, where these are results themselves, so that the zero point is seen.
     """
 
     def __init__(
@@ -204,8 +191,14 @@ class _Rounding:
         quant_min: Any,
         quant_max: Any,
         axis: int | None = None,
-        own: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        own = dtype is not None
+        if dtype not in (None, torch.int8):
+            raise UnsupportedArgumentError(
+                f"dtype={dtype}: TensorRT quantizes to int8 with a zero point of 0; quantize with "
+                "the dtype torch.int8 and a symmetric qscheme"
+            )
         self.net = net
         self.axis = axis
         given = _constant(net, "scale", scale)
@@ -298,14 +291,6 @@ def _checked_scale(scale: torch.Tensor) -> torch.Tensor:
 def _is_exact(scale: torch.Tensor, reciprocal: torch.Tensor) -> bool:
     """Return whether dividing by each scale is multiplying by its reciprocal: by powers of two."""
     return bool((torch.frexp(scale).mantissa == 0.5).all() and (scale * reciprocal == 1).all())
-
-
-def _check_int8(dtype: torch.dtype) -> None:
-    if dtype != torch.int8:
-        raise UnsupportedArgumentError(
-            f"dtype={dtype}: TensorRT quantizes to int8 with a zero point of 0; quantize with the "
-            "dtype torch.int8 and a symmetric qscheme"
-        )
 
 
 def _check_float32(out_dtype: torch.dtype | None) -> None:

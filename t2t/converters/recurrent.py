@@ -22,16 +22,6 @@ from t2t.registry import converter
 from t2t.sizes import static_size
 from t2t.torch_internals import rnn_functions
 
-__all__ = [
-    "PACKED",
-    "gru",
-    "lstm",
-    "mkldnn_rnn_layer",
-    "pack_padded_sequence",
-    "rnn_relu",
-    "rnn_tanh",
-]
-
 Tensors = Sequence[torch.Tensor]
 Results = tuple[NetworkTensor | None, ...]
 
@@ -105,10 +95,10 @@ def _meta(original: Callable[..., Any], gates: int) -> Callable[..., Any]:
     It checks all sizes: with wrong ones, kernels of PyTorch's read memory that is not theirs.
     """
 
-    def meta(input: torch.Tensor, hx: Any, params: Any, *options: Any, **named: Any) -> Any:
+    def meta(input: torch.Tensor, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(params, torch.Tensor) or (gates == 4 and isinstance(hx, torch.Tensor)):
             raise UnsupportedArgumentError(PACKED)
-        given = _Options(*options, **named)
+        given = _Options(*args, **kwargs)
         states = (hx,) if isinstance(hx, torch.Tensor) else hx
         _check_states(input, states, given, 2 if gates == 4 else 1)
         weights = _Weights.of_layers(params, given.has_biases, states)
@@ -187,40 +177,22 @@ def _check_weights(
     "torch._VF.lstm", "torch.lstm", precision="compute", meta=_meta(rnn_functions.lstm, gates=4)
 )
 def lstm(
-    net: Network,
-    input: torch.Tensor,
-    hx: Tensors,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: Tensors, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and states (layers * D, N, R), (layers * D, N, H) to (L, N, D * R), both.
 
     D is 2 where bidirectional, else 1; R is H where there is no projection. With ``batch_first`` N
     stands before L in input and output.
     """
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _layers(net, input, hx, params, given, _long_short(hx[1].shape[-1]))
+    given = _Options(*args, **kwargs)
+    return _layers(net, input, hx, params, given, _lstm_step(hx[1].shape[-1]))
 
 
 @converter(
     "torch._VF.gru", "torch.gru", precision="compute", meta=_meta(rnn_functions.gru, gates=3)
 )
 def gru(
-    net: Network,
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and a state (layers * D, N, H) to (L, N, D * H) and the last state."""
     size = hx.shape[-1]
@@ -238,7 +210,7 @@ def gru(
         change = net.add_elementwise(states[0], new, "SUB")
         return [net.add_elementwise(new, net.add_elementwise(update, change, "PROD"), "SUM")]
 
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _Options(*args, **kwargs)
     return _layers(net, input, [hx], params, given, step, resets=True)
 
 
@@ -249,20 +221,11 @@ def gru(
     meta=_meta(rnn_functions.rnn_tanh, gates=1),
 )
 def rnn_tanh(
-    net: Network,
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and a state (layers * D, N, H) to (L, N, D * H) and the last state."""
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _layers(net, input, [hx], params, given, _simple("TANH"))
+    given = _Options(*args, **kwargs)
+    return _layers(net, input, [hx], params, given, _rnn_step("TANH"))
 
 
 @converter(
@@ -272,23 +235,14 @@ def rnn_tanh(
     meta=_meta(rnn_functions.rnn_relu, gates=1),
 )
 def rnn_relu(
-    net: Network,
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert as `rnn_tanh`."""
-    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _layers(net, input, [hx], params, given, _simple("RELU"))
+    given = _Options(*args, **kwargs)
+    return _layers(net, input, [hx], params, given, _rnn_step("RELU"))
 
 
-def _long_short(size: Any) -> _Step:
+def _lstm_step(size: Any) -> _Step:
     """Return what a step of an LSTM with cells of this size computes."""
 
     def step(
@@ -307,7 +261,7 @@ def _long_short(size: Any) -> _Step:
     return step
 
 
-def _simple(activation: str) -> _Step:
+def _rnn_step(activation: str) -> _Step:
     def step(
         net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
     ) -> list[NetworkTensor]:
@@ -349,7 +303,7 @@ def mkldnn_rnn_layer(
     biases = (weight2, weight3) if has_biases else ()
     gates = loop.add_iterator(_product(net, input, weight0, *biases), 0, reverse)
     before = [loop.add_recurrence(net.reshape(_float32(net, x), x.shape[-2:])) for x in (hx_, cx_)]
-    after = _long_short(hidden_size)(net, gates, _product(net, before[0], weight1), before)
+    after = _lstm_step(hidden_size)(net, gates, _product(net, before[0], weight1), before)
     for old, new in zip(before, after, strict=True):
         loop.set_next(old, new)
     output = loop.concatenate(after[0], 0, reverse)

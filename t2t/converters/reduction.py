@@ -1,4 +1,4 @@
-"""Values of whole dimensions: sums, means, products, extremes, any and all."""
+"""Values of whole dimensions: sums, means, products, extremes, any and all; running sums."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 
-from t2t.converters._arguments import dims
+from t2t.converters._arguments import dims, positive_dim
 from t2t.converters._compute import narrowed, truth, working_dtype
 from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
-
-__all__ = ["all", "amax", "amin", "any", "mean", "prod", "reduced", "sum"]
 
 
 def reduced(
@@ -104,3 +102,17 @@ def _quantified(net: Network, op: str, x: torch.Tensor, dim: Any, keepdim: bool)
         marks = reduced(net, op, net.cast(marks, torch.int32), axes, keepdim)
     # Of uint8, torch gives uint8.
     return net.cast(marks, net.compute_dtype(net.output.dtype))
+
+
+# -- running sums ----------------------------------------------------------------------------------
+
+
+@converter("aten::cumsum", precision="sensitive")
+def cumsum(
+    net: Network, self: torch.Tensor, dim: int, dtype: torch.dtype | None = None
+) -> NetworkTensor:
+    """Convert the running sum along a dimension; of integers and bools it is int64."""
+    x = net.tensor(self, dtype or net.output.dtype)
+    if self.ndim == 0:
+        return x
+    return net.add_cumulative(x, positive_dim(dim, self.ndim))

@@ -1,4 +1,4 @@
-"""Resizing by interpolation, in every mode of torch.nn.functional.interpolate.
+"""Resizing by interpolation, in every mode of torch.nn.functional.interpolate, and grid sampling.
 
 ``area`` is adaptive average pooling. The functions that ``interpolate`` chooses from are converted,
 so that a copy of it that was imported by name before the trace is converted too; and not their
@@ -8,6 +8,7 @@ operators, for which PyTorch's own code has made a float of a dynamic size times
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from t2t.converters._arguments import static_number
 from t2t.converters._spatial import autocast
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
@@ -22,16 +24,6 @@ from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, is_symbolic, static_size, times
 from t2t.torch_internals import nn_functions
-
-__all__ = [
-    "upsample_bicubic",
-    "upsample_bicubic_aa",
-    "upsample_bilinear_aa",
-    "upsample_lanczos_aa",
-    "upsample_linear",
-    "upsample_nearest",
-    "upsample_nearest_exact",
-]
 
 LARGEST_TABLE = 1 << 23
 """Most numbers in the weights for all dynamic sizes: 32 MB."""
@@ -98,32 +90,28 @@ _LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
 
 
 @converter(
-    "torch._C._nn.upsample_nearest1d",
-    "torch._C._nn.upsample_nearest2d",
-    "torch._C._nn.upsample_nearest3d",
+    *(f"torch._C._nn.{name}" for name in _NEAREST),
     meta=functools.partial(_output, _NEAREST, None),
 )
 def upsample_nearest(
     net: Network, input: torch.Tensor, output_size: Any, scale_factors: Any = None
 ) -> NetworkTensor:
     """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
-    return resize_nearest(net, input, _scales(input, output_size, scale_factors), exact=False)
+    return _nearest(net, input, _scales(input, output_size, scale_factors), exact=False)
 
 
 @converter(
-    "torch._C._nn._upsample_nearest_exact1d",
-    "torch._C._nn._upsample_nearest_exact2d",
-    "torch._C._nn._upsample_nearest_exact3d",
+    *(f"torch._C._nn.{name}" for name in _NEAREST_EXACT),
     meta=functools.partial(_output, _NEAREST_EXACT, None),
 )
 def upsample_nearest_exact(
     net: Network, input: torch.Tensor, output_size: Any, scale_factors: Any = None
 ) -> NetworkTensor:
     """Convert (N, C, *spatial) to (N, C, *larger or smaller)."""
-    return resize_nearest(net, input, _scales(input, output_size, scale_factors), exact=True)
+    return _nearest(net, input, _scales(input, output_size, scale_factors), exact=True)
 
 
-def resize_nearest(
+def _nearest(
     net: Network, input: torch.Tensor, scales: Sequence[float | None], exact: bool
 ) -> NetworkTensor:
     """Convert (N, C, *spatial) to (N, C, *sizes) by torch's rounding of the source's index.
@@ -199,21 +187,27 @@ def _gathered(net: Network, x: NetworkTensor, indices: dict[int, Any]) -> Networ
     return x
 
 
-def resize_smooth(
+def _smooth(
     net: Network,
     input: torch.Tensor,
-    scales: Sequence[float | None],
     mode: str,
+    output_size: Any,
     align_corners: bool,
+    scale_factors: Any = None,
+    *,
+    antialias: bool = False,
 ) -> NetworkTensor:
-    """Convert (N, C, *spatial) to (N, C, *sizes), linearly or by cubic polynomials.
+    """Convert (N, C, *spatial) to (N, C, *sizes), linearly or by polynomials.
 
     A scale sets the distance of the samples even where the size was rounded down, as in torch.
     """
+    scales = _scales(input, output_size, scale_factors)
     if not input.dtype.is_floating_point:
         raise UnsupportedArgumentError(
             f"dtype={input.dtype}: TensorRT interpolates floating types only"
         )
+    if antialias:
+        return _by_weights(net, input, scales, mode, align_corners, antialias)
     x = net.tensor(input, net.output.dtype)
     before, after = input.shape, net.output.shape
     if same_sizes(before, after) and all(s in (None, 1.0) for s in scales):
@@ -228,7 +222,7 @@ def resize_smooth(
         return net.add_resize(x, after, **modes)
     if any(is_symbolic(size) for size in (*before[2:], *after[2:])):
         return net.add_resize(x, scales=[1.0, 1.0, *(float(s or 1) for s in scales)], **modes)
-    return resize_by_weights(net, input, scales, mode, align_corners, antialias=False)
+    return _by_weights(net, input, scales, mode, align_corners, antialias)
 
 
 def _needs_formula(input: torch.Tensor, output_size: Any, *args: Any) -> bool:
@@ -248,9 +242,7 @@ def _needs_formula(input: torch.Tensor, output_size: Any, *args: Any) -> bool:
 
 
 @converter(
-    "torch._C._nn.upsample_linear1d",
-    "torch._C._nn.upsample_bilinear2d",
-    "torch._C._nn.upsample_trilinear3d",
+    *(f"torch._C._nn.{name}" for name in _LINEAR),
     meta=functools.partial(_output, _LINEAR, _needs_formula),
 )
 def upsample_linear(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
@@ -273,7 +265,7 @@ def upsample_bicubic(net: Network, input: torch.Tensor, *args: Any) -> NetworkTe
 )
 def upsample_bilinear_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
-    return _antialiased(net, input, "bilinear", *args)
+    return _smooth(net, input, "bilinear", *args, antialias=True)
 
 
 @converter(
@@ -282,12 +274,12 @@ def upsample_bilinear_aa(net: Network, input: torch.Tensor, *args: Any) -> Netwo
 )
 def upsample_bicubic_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
-    return _antialiased(net, input, "bicubic", *args)
+    return _smooth(net, input, "bicubic", *args, antialias=True)
 
 
 def upsample_lanczos_aa(net: Network, input: torch.Tensor, *args: Any) -> NetworkTensor:
     """Convert (N, C, H, W) to (N, C, *larger or smaller), antialiased."""
-    return _antialiased(net, input, "lanczos", *args)
+    return _smooth(net, input, "lanczos", *args, antialias=True)
 
 
 if hasattr(nn_functions, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
@@ -297,30 +289,6 @@ if hasattr(nn_functions, "_upsample_lanczos2d_aa"):  # newer versions of PyTorch
     )(upsample_lanczos_aa)
 
 
-def _smooth(
-    net: Network,
-    input: torch.Tensor,
-    mode: str,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
-    scales = _scales(input, output_size, scale_factors)
-    return resize_smooth(net, input, scales, mode, align_corners)
-
-
-def _antialiased(
-    net: Network,
-    input: torch.Tensor,
-    mode: str,
-    output_size: Any,
-    align_corners: bool,
-    scale_factors: Any = None,
-) -> NetworkTensor:
-    scales = _scales(input, output_size, scale_factors)
-    return resize_by_weights(net, input, scales, mode, align_corners, antialias=True)
-
-
 def _is_exact(size: Any, count: Any, scale: float) -> bool:
     """Return whether a scale is the quotient of the sizes."""
     if is_symbolic(size) or is_symbolic(count):
@@ -328,7 +296,7 @@ def _is_exact(size: Any, count: Any, scale: float) -> bool:
     return bool(size * scale == count)
 
 
-def resize_by_weights(
+def _by_weights(
     net: Network,
     input: torch.Tensor,
     scales: Sequence[float | None],
@@ -340,10 +308,6 @@ def resize_by_weights(
 
     Infinity spreads as NaN, for even a weight of zero has its part in a product.
     """
-    if not input.dtype.is_floating_point:
-        raise UnsupportedArgumentError(
-            f"dtype={input.dtype}: TensorRT interpolates floating types only"
-        )
     x = net.tensor(input, net.output.dtype)
     now = list(input.shape)
     for axis, scale in enumerate(scales, start=2):
@@ -358,7 +322,7 @@ def resize_by_weights(
         if axis == len(now) - 1:
             x = net.add_matrix_multiply(x, weights, op1="TRANSPOSE", dtype=net.output.dtype)
             continue
-        flat = [*now[:axis], length, _numel(now[axis + 1 :])]
+        flat = [*now[:axis], length, math.prod(now[axis + 1 :])]
         x = net.add_matrix_multiply(weights, net.reshape(x, flat), dtype=net.output.dtype)
         x = net.reshape(x, now)
     return x
@@ -384,13 +348,6 @@ def _of_sizes(
     return net.reshape(net.add_slice(whole, [0, 0, 0], [1, count, length]), [count, length])
 
 
-def _numel(sizes: Sequence[Any]) -> Any:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total
-
-
 def _weights(
     length: int, count: int, scale: float | None, mode: str, align_corners: bool, antialias: bool
 ) -> torch.Tensor:
@@ -404,3 +361,62 @@ def _weights(
         rows, **given, mode=mode, align_corners=align_corners, antialias=antialias
     )
     return result.reshape(length, count).T.contiguous()
+
+
+# -- sampling at given points ----------------------------------------------------------------------
+
+
+# By torch's numbers.
+_MODES = ("LINEAR", "NEAREST", "CUBIC")
+_PADDINGS = ("FILL", "CLAMP", "REFLECT")
+
+
+# The function too, as on a GPU PyTorch makes cuDNN's operator of it.
+@converter(
+    "torch.grid_sampler", "aten::grid_sampler_2d", "aten::grid_sampler_3d", precision="sensitive"
+)
+def grid_sample(
+    net: Network,
+    input: torch.Tensor,
+    grid: torch.Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> NetworkTensor:
+    """Convert (N, C, *spatial) and points (N, *out, 2 or 3) in [-1, 1] to (N, C, *out).
+
+    Points are computed in float32: in half precision they would miss by whole pixels.
+    """
+    return net.add_grid_sample(
+        input,
+        net.tensor(grid, input.dtype),
+        _MODES[interpolation_mode],
+        bool(align_corners),
+        _PADDINGS[padding_mode],
+    )
+
+
+def _affine_meta(
+    theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> torch.Tensor:
+    # The original compares all sizes with each other, only to say that none is zero.
+    del align_corners
+    return theta.new_empty((size[0], *size[2:], theta.shape[1]))
+
+
+# The function, as PyTorch's own code decides on the size of the batch.
+@converter("torch.nn.functional.affine_grid", precision="sensitive", meta=_affine_meta)
+def affine_grid(
+    net: Network, theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> NetworkTensor:
+    """Convert (N, n, n + 1) to points (N, *spatial, n) for an image of ``size`` (N, C, *spatial).
+
+    ``n`` is 2 or 3; the sizes of the image must be plain numbers.
+    """
+    spatial = [static_number("size", number) for number in size[2:]]
+    n = len(spatial)
+    same = torch.eye(n, n + 1).unsqueeze(0)
+    points = torch.affine_grid_generator(same, [1, 1, *spatial], bool(align_corners)).reshape(-1, n)
+    points = torch.cat([points, torch.ones(len(points), 1)], 1)
+    moved = net.add_matrix_multiply(points, theta, "NONE", "TRANSPOSE", dtype=theta.dtype)
+    return net.reshape(moved, net.output.shape)

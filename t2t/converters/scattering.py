@@ -18,23 +18,13 @@ from t2t.converters._indices import (
     points,
     wrapped,
 )
-from t2t.converters.casts import converted
+from t2t.converters.unary import converted
 from t2t.errors import UnsupportedOperatorError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
 from t2t.registry import converter
 from t2t.sizes import has_symbol, static_size
 from t2t.torch_internals import FakeTensor
-
-__all__ = [
-    "copy",
-    "fill",
-    "index_put",
-    "scatter",
-    "scatter_value",
-    "select_scatter",
-    "slice_scatter",
-]
 
 
 def _like_first(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -13,21 +13,6 @@ from t2t.network import Network, NetworkTensor
 from t2t.registry import converter
 from t2t.sizes import static_size
 
-__all__ = [
-    "diagonal",
-    "expand",
-    "pairs",
-    "permute",
-    "reinterpret",
-    "reshape",
-    "same",
-    "squeeze",
-    "t",
-    "transpose",
-    "unfold",
-    "unsqueeze",
-]
-
 
 @converter("aten::view", "aten::reshape", "aten::_unsafe_view", "aten::_reshape_alias")
 def reshape(net: Network, self: torch.Tensor, size: Any, stride: Any = None) -> NetworkTensor:

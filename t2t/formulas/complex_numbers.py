@@ -16,8 +16,6 @@ from t2t.dtypes import real_dtype
 from t2t.registry import Precision, formula
 from t2t.sizes import static_size
 
-__all__ = ["as_complex", "as_pairs", "product", "turned"]
-
 aten = torch.ops.aten
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -13,8 +13,6 @@ from t2t.formulas.complex_numbers import as_complex, as_pairs, turned
 from t2t.registry import formula
 from t2t.sizes import largest, static_size
 
-__all__ = ["complex_to_complex", "complex_to_real", "real_to_complex"]
-
 LONGEST = 512
 """Length up to which a transform is one product."""
 

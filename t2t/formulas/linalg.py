@@ -10,16 +10,6 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.registry import formula
 from t2t.sizes import static_size
 
-__all__ = [
-    "cholesky_ex",
-    "cholesky_solve",
-    "det",
-    "inv_ex",
-    "slogdet",
-    "solve_ex",
-    "solve_triangular",
-]
-
 MOST_ROWS = 16
 
 

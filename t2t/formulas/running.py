@@ -14,8 +14,6 @@ import torch
 from t2t.registry import formula
 from t2t.sizes import largest
 
-__all__ = ["cummax", "cummin", "cumprod", "logcumsumexp", "running"]
-
 _Combine = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 

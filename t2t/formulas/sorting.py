@@ -11,8 +11,6 @@ from t2t.errors import UnsupportedArgumentError
 from t2t.registry import formula
 from t2t.sizes import largest
 
-__all__ = ["kthvalue", "median", "median_dim", "nanmedian", "nanmedian_dim", "sort", "topk"]
-
 MAX_PAIRS = 1 << 27
 """Most comparisons of elements of one dimension with each other."""
 

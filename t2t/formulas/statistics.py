@@ -13,21 +13,6 @@ from t2t.formulas.arithmetic import in_float32
 from t2t.registry import formula
 from t2t.sizes import static_size
 
-__all__ = [
-    "cdist",
-    "euclidean_dist",
-    "histc",
-    "log_softmax",
-    "logsumexp",
-    "pdist",
-    "safe_softmax",
-    "std",
-    "std_mean",
-    "var",
-    "var_mean",
-    "vector_norm",
-]
-
 
 @formula("aten::var.correction", precision="sensitive")
 @in_float32

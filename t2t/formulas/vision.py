@@ -19,8 +19,6 @@ from t2t.registry import Formula, Precision, formulas
 from t2t.sizes import largest
 from t2t.torch_internals import FakeTensor
 
-__all__ = ["deform_conv2d", "ps_roi_align", "ps_roi_pool", "roi_align", "roi_pool"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -77,13 +75,9 @@ def ps_roi_align(
 
 @in_float32
 def _ps_roi_align(
-    input: torch.Tensor,
-    rois: torch.Tensor,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
+    input: torch.Tensor, rois: torch.Tensor, spatial_scale: float, *sizes: int
 ) -> torch.Tensor:
+    pooled_height, pooled_width, sampling_ratio = sizes
     left, top, right, bottom = (rois * spatial_scale - 0.5)[:, 1:].unbind(1)
     y = _samples(top, bottom - top, pooled_height, sampling_ratio, input.shape[2])
     x = _samples(left, right - left, pooled_width, sampling_ratio, input.shape[3])

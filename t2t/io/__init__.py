@@ -10,6 +10,7 @@ from t2t.io.signature import (
     Signature,
     TensorSpec,
     facts_of,
+    names_of_sizes,
     range_problem,
 )
 from t2t.io.tree import (
@@ -44,6 +45,7 @@ __all__ = [
     "leaf_paths",
     "map_tree",
     "match",
+    "names_of_sizes",
     "range_problem",
     "tree_leaves",
     "unflatten",

@@ -12,8 +12,6 @@ import torch
 from t2t.errors import ConversionError
 from t2t.io.tree import VALUES, tree_leaves
 
-__all__ = ["Parameters", "arguments"]
-
 
 def arguments(
     inputs: Any, kwargs: Mapping[str, Any] | None = None

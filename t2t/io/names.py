@@ -10,8 +10,6 @@ from typing import Any
 from t2t.errors import ConversionError
 from t2t.io.tree import leaf_paths
 
-__all__ = ["as_name", "input_names_of", "output_names_of"]
-
 
 def input_names_of(
     structure: Any, parameters: Sequence[str], given: Sequence[str] | None

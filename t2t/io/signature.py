@@ -15,18 +15,6 @@ from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, ShapeError
 from t2t.io.tree import VALUES, Structure, check_structure, collect, same_value, unflatten
 
-__all__ = [
-    "FORMAT",
-    "Dimension",
-    "Facts",
-    "Place",
-    "Profile",
-    "Shape",
-    "Signature",
-    "TensorSpec",
-    "facts_of",
-]
-
 FORMAT = 2
 """Version of the JSON form; a reader refuses newer ones. Format 1 had no names of sizes."""
 
@@ -132,6 +120,16 @@ class Dimension:
                     f"{where}, but must be {place.text(self.name)} = {place.size(value)}, as "
                     f"{other} is {first.text(self.name)} = {known}"
                 )
+
+
+def names_of_sizes(dimensions: Sequence[Dimension], index: int, rank: int) -> tuple[str, ...]:
+    """Return what the user has called the sizes of an input, such as "32*h"; "" for others."""
+    names = [""] * rank
+    for dimension in dimensions:
+        for place in dimension.places:
+            if place.input == index and dimension.named:
+                names[place.dim] = place.text(dimension.name)
+    return tuple(names)
 
 
 def range_problem(
@@ -323,6 +321,13 @@ class Signature:
     def names(self) -> tuple[list[str], list[str]]:
         """Names of the inputs and of the outputs, in order."""
         return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
+
+    def ranges(self) -> list[dict[str, Any]]:
+        """Return min, opt and max shape of every dynamic input by its name, in each profile."""
+        dynamic = [i for i, spec in enumerate(self.inputs) if spec.min_shape is not None]
+        own = [(spec.min_shape, spec.opt_shape, spec.max_shape) for spec in self.inputs]
+        profiles = self.profiles or [own]
+        return [{self.inputs[i].name: p[i] for i in dynamic} for p in profiles if dynamic]
 
     def kept(self) -> list[tuple[TensorSpec, TensorSpec]]:
         """Return for all that is kept between calls the input and the output which it is."""

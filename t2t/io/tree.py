@@ -33,22 +33,6 @@ import torch
 from t2t.errors import CheckpointError, ConversionError, ShapeError
 from t2t.torch_internals import FakeTensor, pytree
 
-__all__ = [
-    "VALUES",
-    "Structure",
-    "check_structure",
-    "classes_of",
-    "collect",
-    "copied",
-    "flatten",
-    "leaf_paths",
-    "map_tree",
-    "match",
-    "same_value",
-    "tree_leaves",
-    "unflatten",
-]
-
 Structure = dict[str, Any]
 
 VALUES = (type(None), bool, int, float, str)

@@ -17,15 +17,6 @@ import torch
 from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
 from t2t.torch_internals import DispatchMode, HigherOrderOperator, schema_of
 
-__all__ = [
-    "Interrupts",
-    "SavedMemory",
-    "eager",
-    "preserved",
-    "preserved_torch_state",
-    "uninterrupted",
-]
-
 
 class SavedMemory:
     """The data of tensors that are written in place, as they were before the first write."""

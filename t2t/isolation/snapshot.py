@@ -34,17 +34,6 @@ import torch
 
 from t2t.torch_internals import DisabledDispatch, global_hooks, has_storage, storage_address
 
-__all__ = [
-    "ATTRIBUTE",
-    "MISSING",
-    "Change",
-    "Path",
-    "Snapshot",
-    "render",
-    "storage_key",
-    "without_modes",
-]
-
 _ATOMS = frozenset(
     (
         type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented),

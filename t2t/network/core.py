@@ -27,9 +27,6 @@ from t2t.registry import Precision
 from t2t.sizes import has_symbol, is_symbolic, size_texts, static_size
 from t2t.torch_internals import DisabledDispatch
 
-__all__ = ["NetworkCore", "NetworkTensor", "Operation", "TensorLike", "shape"]
-
-
 # The layer that computes has the operator's own name, in fp32 as in fp16.
 _SUFFIXES = {
     "add_constant": "/constant",

@@ -13,8 +13,6 @@ from t2t.network.core import NetworkCore
 from t2t.network.tensors import NetworkTensor, TensorLike, axes_mask, member
 from t2t.sizes import static_size
 
-__all__ = ["Layers"]
-
 
 class Layers(NetworkCore):
     """Layers that compute; enums are given as members or by name ("RELU")."""
@@ -244,43 +242,37 @@ class Layers(NetworkCore):
         """Add an ICastLayer to a torch dtype, unless the input has it."""
         return self.cast(self.tensor(input), dtype)
 
-    # -- windows that slide over the trailing dimensions: tuples of 2 or 3 -----------------------
+    # -- windows that slide over the trailing dimensions -----------------------------------------
+    #
+    # ``windows`` are stride, pre_padding, post_padding and dilation, each a tuple of 2 or 3 numbers
+    # of elements, and the number of groups.
 
     def add_convolution_nd(
-        self,
-        input: TensorLike,
-        kernel: TensorLike,
-        bias: TensorLike | None = None,
-        *,
-        stride: Sequence[int],
-        pre_padding: Sequence[int],
-        post_padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int = 1,
+        self, input: TensorLike, kernel: TensorLike, bias: TensorLike | None = None, **windows: Any
     ) -> NetworkTensor:
         """Add an IConvolutionLayer.
 
         ``kernel`` is (out_channels, in_channels / groups, *window); a traced kernel or bias becomes
-        an input of the layer. Paddings are in elements.
+        an input of the layer.
         """
-        return self._windowed(
-            "add_convolution_nd",
-            input,
-            kernel,
-            bias,
-            maps=0,
-            stride_nd=tuple(stride),
-            pre_padding=tuple(pre_padding),
-            post_padding=tuple(post_padding),
-            dilation_nd=tuple(dilation),
-            num_groups=groups,
-        )
+        return self._windowed("add_convolution_nd", 0, input, kernel, bias, **windows)
 
     def add_deconvolution_nd(
+        self, input: TensorLike, kernel: TensorLike, bias: TensorLike | None = None, **windows: Any
+    ) -> NetworkTensor:
+        """Add an IDeconvolutionLayer; ``kernel`` is (in_channels, out_channels / groups, *window).
+
+        Paddings are cut from the result.
+        """
+        return self._windowed("add_deconvolution_nd", 1, input, kernel, bias, **windows)
+
+    def _windowed(
         self,
+        method: str,
+        maps: int,
         input: TensorLike,
-        kernel: TensorLike,
-        bias: TensorLike | None = None,
+        kernel: Any,
+        bias: Any,
         *,
         stride: Sequence[int],
         pre_padding: Sequence[int],
@@ -288,37 +280,9 @@ class Layers(NetworkCore):
         dilation: Sequence[int],
         groups: int = 1,
     ) -> NetworkTensor:
-        """Add an IDeconvolutionLayer; ``kernel`` is (in_channels, out_channels / groups, *window).
-
-        Paddings are cut from the result, in elements.
-        """
-        return self._windowed(
-            "add_deconvolution_nd",
-            input,
-            kernel,
-            bias,
-            maps=1,
-            stride_nd=tuple(stride),
-            pre_padding=tuple(pre_padding),
-            post_padding=tuple(post_padding),
-            dilation_nd=tuple(dilation),
-            num_groups=groups,
-        )
-
-    def _windowed(
-        self,
-        method: str,
-        input: TensorLike,
-        kernel: Any,
-        bias: Any,
-        *,
-        maps: int,
-        num_groups: int,
-        **attributes: Any,
-    ) -> NetworkTensor:
         x = self.tensor(input)
         dtype = self.dtype_of(x)
-        out_channels = int(kernel.shape[maps]) * (num_groups if maps else 1)
+        out_channels = int(kernel.shape[maps]) * (groups if maps else 1)
         window = tuple(int(n) for n in kernel.shape[2:])
         # Without a type, empty weights are float32, which a half layer refuses.
         empty = trt.Weights(x.dtype)
@@ -327,7 +291,16 @@ class Layers(NetworkCore):
             for w in (kernel, bias)
         ]
         layer = self.add(
-            method, x, out_channels, window, *weights, num_groups=num_groups, **attributes
+            method,
+            x,
+            out_channels,
+            window,
+            *weights,
+            stride_nd=tuple(stride),
+            pre_padding=tuple(pre_padding),
+            post_padding=tuple(post_padding),
+            dilation_nd=tuple(dilation),
+            num_groups=groups,
         )
         self._note_weights(layer, weights, kernel, bias, dtype)
         for index, weight in enumerate((kernel, bias), start=1):

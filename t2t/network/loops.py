@@ -9,10 +9,8 @@ import torch
 from t2t import backend
 from t2t.backend import trt
 from t2t.errors import ConversionError
-from t2t.network.core import NetworkCore, NetworkTensor, TensorLike
-from t2t.network.tensors import shape
-
-__all__ = ["Conditional", "Loop", "Loops"]
+from t2t.network.core import NetworkCore
+from t2t.network.tensors import NetworkTensor, TensorLike, shape
 
 
 class Loop:

@@ -17,8 +17,6 @@ from t2t.sizes import example_size, expression, smallest, static_size
 from t2t.sizes.layers import SizeLayers
 from t2t.sizes.terms import Symbol
 
-__all__ = ["Movement", "same_sizes"]
-
 Size = Any
 """A size: an int, or a torch.SymInt of dynamic dimensions."""
 
@@ -258,7 +256,6 @@ class Movement(NetworkCore):
         indices: TensorLike,
         axis: int = 0,
         mode: Any = "DEFAULT",
-        num_elementwise_dims: int | None = None,
     ) -> NetworkTensor:
         """Add an IGatherLayer; ``mode`` is a GatherMode. Indices must not be negative."""
         kind = member("GatherMode", mode)
@@ -268,7 +265,6 @@ class Movement(NetworkCore):
             self.tensor(indices),
             kind,
             axis=None if getattr(kind, "name", "") == "ND" else axis,
-            num_elementwise_dims=num_elementwise_dims,
         )
         return self.result(layer)
 

@@ -15,18 +15,6 @@ from t2t.backend import trt
 from t2t.errors import ConversionError
 from t2t.precision import Cast, Choice, Kind, Operand
 
-__all__ = [
-    "MAX_RANK",
-    "RANK",
-    "NetworkTensor",
-    "Operation",
-    "TensorLike",
-    "axes_mask",
-    "member",
-    "set_attribute",
-    "shape",
-]
-
 MAX_RANK = 8
 """Most dimensions that a TensorRT tensor has."""
 

@@ -17,8 +17,6 @@ from t2t.operator_data import Data, check_size, find_operator, program, tensors_
 from t2t.registry import find_plugin
 from t2t.torch_internals import OpOverload, schema_of
 
-__all__ = ["Output", "PluginCall"]
-
 Run = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 """Computes outputs, the second argument, of inputs, the first one."""
 

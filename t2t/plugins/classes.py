@@ -22,8 +22,6 @@ from t2t.plugins.call import PluginCall
 from t2t.plugins.sizes import to_dimension
 from t2t.torch_internals import tensor_at
 
-__all__ = ["FIELD", "NAME", "NAMESPACE", "VERSION", "call_in", "make_plugin", "register_creator"]
-
 NAME, VERSION, NAMESPACE = "TorchOperator", "1", "t2t"
 FIELD = "call"
 """The plugin's only field: its call as JSON, in UTF-8."""

@@ -19,8 +19,6 @@ from t2t.plugins.sizes import InputSizes
 from t2t.sizes.terms import Symbol
 from t2t.torch_internals import pytree
 
-__all__ = ["plugin"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _DTYPES = (

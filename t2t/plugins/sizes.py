@@ -21,8 +21,6 @@ from t2t.sizes.expressions import evaluate, symbols_of
 from t2t.sizes.polynomials import multiple_of
 from t2t.sizes.terms import Symbol, Value, bounds
 
-__all__ = ["InputSizes", "to_dimension"]
-
 # TensorRT's expressions are of these; other functions of integers are made of them.
 _OPERATIONS = {
     "add": "SUM",

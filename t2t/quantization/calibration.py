@@ -22,8 +22,6 @@ from t2t.quantization.forward import seen_products
 from t2t.quantization.scales import Range, Scales
 from t2t.torch_internals import writes_counted
 
-__all__ = ["METHODS", "calibrate", "check_data"]
-
 METHODS = ("minmax", "percentile", "entropy", "mse")
 
 _BINS = 2048

@@ -25,8 +25,6 @@ from t2t.tracing.quantizing import PRODUCTS, Operands
 # Fills the registry, which says what a trace takes as a whole.
 importlib.import_module("t2t.converters")
 
-__all__ = ["Handler", "is_addition", "seen_products"]
-
 Handler = Callable[[str, list[torch.Tensor], int | None], Sequence[torch.Tensor]]
 """Takes the name of a call, its two operands, and the dimension of the second one that is summed
 over (None of additions); returns the operands that it is to be made with."""

@@ -18,8 +18,6 @@ from t2t.torch_internals import DisabledDispatch, FakeTensor
 from t2t.tracing.graph import Call, Graph, Value
 from t2t.tracing.quantizing import ADDITION, operands_of, takes_layers
 
-__all__ = ["Plan", "Wanted", "planned"]
-
 EXCLUDED = "excluded by name"
 
 # Operators whose formulas hand their product through as it is.

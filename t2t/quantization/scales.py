@@ -12,8 +12,6 @@ from typing import Any
 from t2t.errors import ConversionError
 from t2t.rounding import Rounding
 
-__all__ = ["Quantization", "Quantized", "Range", "Scales", "call_key"]
-
 _FORMAT = 1
 
 

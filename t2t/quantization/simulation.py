@@ -12,8 +12,6 @@ from t2t.options import check_module
 from t2t.quantization.forward import seen_products
 from t2t.quantization.scales import Quantization
 
-__all__ = ["FakeQuantized", "fake_quantized"]
-
 
 def fake_quantized(module: Callable[..., Any], quantization: Quantization) -> torch.nn.Module:
     """Return a module that runs another one in PyTorch, with the operands that int8 gives it.

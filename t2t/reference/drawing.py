@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.named_sizes import name_sizes
+from t2t.reference.schedule import readers_of
 from t2t.reference.shared import logical_shape
 from t2t.reference.text import (
     Sizes,
@@ -28,8 +28,6 @@ from t2t.reference.text import (
     tensor_text,
     torch_type_text,
 )
-
-__all__ = ["ROOT", "Box", "Edge", "Graph", "Group", "Heat", "graph_of", "heat_values"]
 
 
 class _Entry(Protocol):
@@ -265,11 +263,7 @@ def _size_arithmetic(
 
     Floating results of several dimensions, as position embeddings have, belong to the model.
     """
-    readers: dict[str, list[Layer]] = defaultdict(list)
-    for layer in layers:
-        for name in layer.inputs:
-            if name is not None:
-                readers[name].append(layer)
+    readers = readers_of(layers)
     data: set[str] = set()
     pending = [info.name for info in inputs]
     while pending:

@@ -9,12 +9,9 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from t2t.reference.layer import Layer, Ready, TensorInfo
-from t2t.reference.registry import spec_of
+from t2t.reference.layer import Layer, Ready, TensorInfo, spec_of
 from t2t.reference.schedule import Branch, Loop, Node, reads, schedule, writes
 from t2t.reference.steps import BranchStep, LayerStep, LoopStep, Step, Values, Watch, run_steps
-
-__all__ = ["Executor"]
 
 _HOST_SIZE = 64
 _NEVER_FOLDED = ("ASSERTION",)

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from t2t.reference.drawing import ROOT, Box, Graph
 
-__all__ = ["to_dot", "to_model_explorer", "to_table"]
-
 _COLOURS = {
     "input": "#ffffff",
     "compute": "#c8e6c9",

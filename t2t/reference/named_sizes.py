@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from t2t.reference.axes import axes_of_mask
-from t2t.reference.layer import Layer, TensorInfo
+from t2t.reference.layer import Layer, TensorInfo, axes_of_mask
 from t2t.reference.text import Sizes
-
-__all__ = ["name_sizes"]
 
 _KINDS = (
     "ACTIVATION",

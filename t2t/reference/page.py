@@ -17,8 +17,6 @@ from typing import Any
 
 from t2t.reference.drawing import Box, Graph
 
-__all__ = ["DAGRE_VERSION", "to_html", "to_iframe"]
-
 DAGRE_VERSION = "3.1.3"
 """Of assets/dagre.min.js."""
 

@@ -17,8 +17,6 @@ from t2t.reference.executor import Executor
 from t2t.reference.layer import Layer, TensorInfo
 from t2t.reference.text import Sizes
 
-__all__ = ["Program"]
-
 
 class Program:
     """A network read back from TensorRT; `run` executes it by TensorRT's definitions.

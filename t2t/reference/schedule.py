@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from t2t.errors import UnsupportedLayerError
 from t2t.reference.layer import Layer
 
-__all__ = ["Branch", "Loop", "Node", "schedule"]
-
 _LOOP_SOURCES = ("RECURRENCE", "ITERATOR")
 _LOOP_KINDS = (*_LOOP_SOURCES, "TRIP_LIMIT", "LOOP_OUTPUT")
 
@@ -114,7 +112,7 @@ def _with_loops(layers: Sequence[Layer]) -> list[Node]:
             boundaries[layer.attributes["loop"]].append(layer)
     if not boundaries:
         return list(layers)
-    users = _users(layers)
+    users = readers_of(layers)
     bodies = {loop: _body(loop, boundaries, users) for loop in boundaries}
     outer = [
         loop
@@ -132,7 +130,8 @@ def _with_loops(layers: Sequence[Layer]) -> list[Node]:
     return [*nodes, *(layer for layer in layers if layer not in inside)]
 
 
-def _users(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+def readers_of(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+    """Return the layers that read a tensor, by its name."""
     users: dict[str, list[Layer]] = defaultdict(list)
     for layer in layers:
         for name in layer.inputs:

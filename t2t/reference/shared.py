@@ -19,8 +19,6 @@ from torch import Tensor
 
 from t2t.reference.layer import Layer
 
-__all__ = ["Place", "find", "logical_shape"]
-
 # Smaller ones are not worth an entry in the table of places.
 _SMALLEST = 1024  # bytes
 # TensorRT aligns weights to more than this; the start of the plan is a header of any length.

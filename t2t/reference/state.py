@@ -12,13 +12,9 @@ from torch import Tensor
 
 from t2t.dtypes import dtype_name, named_dtype
 from t2t.errors import CheckpointError, UnsupportedLayerError
-from t2t.reference.datatypes import TORCH
-from t2t.reference.layer import Layer, TensorInfo
-from t2t.reference.registry import spec_of
+from t2t.reference.layer import TORCH, Layer, TensorInfo, spec_of
 from t2t.reference.shared import Place, find, logical_shape
 from t2t.reference.text import Sizes
-
-__all__ = ["from_state", "to_state"]
 
 _FORMAT = 2
 Parts = tuple[list[TensorInfo], list[TensorInfo], list[Layer], str, dict[str, list[str]]]

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from t2t.errors import ShapeError, UnsupportedLayerError, add_note
-from t2t.reference.layer import Layer
-from t2t.reference.registry import Kernel
-
-__all__ = ["BranchStep", "LayerStep", "LoopStep", "Step", "Values", "Watch", "run_steps"]
+from t2t.reference.layer import Kernel, Layer
 
 Values = dict[str, Tensor]
 Watch = Callable[[Layer, tuple[Tensor, ...]], None]

@@ -10,20 +10,7 @@ from typing import Any
 
 import torch
 
-from t2t.reference.axes import axes_of_mask
-from t2t.reference.layer import Layer, TensorInfo
-
-__all__ = [
-    "Sizes",
-    "attribute_texts",
-    "brief_text",
-    "describe",
-    "short_line",
-    "size_text",
-    "tensor_text",
-    "torch_type_text",
-    "type_text",
-]
+from t2t.reference.layer import Layer, TensorInfo, axes_of_mask
 
 Sizes = Mapping[str, Sequence[str]]
 """Shapes of tensors with names for dynamic sizes, by the tensor's name: "x" to ("batch", "3")."""

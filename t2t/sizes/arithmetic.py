@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ARRAYS", "INTERVALS", "NUMBERS", "Arithmetic", "Interval"]
-
 Arithmetic = Mapping[str, Callable[..., Any]]
 """What `t2t.sizes.expressions.evaluate` computes with; "constant" makes a value of a number."""
 
@@ -23,33 +21,38 @@ _FUNCTIONS = (
     "tanh",
 )  # fmt: skip
 
-NUMBERS: Arithmetic = {
-    "constant": lambda x: x,
-    "number": lambda x: x,
+_OPERATORS: Arithmetic = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
     "floor_divide": operator.floordiv,
     "modulo": operator.mod,
-    "minimum": min,
-    "maximum": max,
     "absolute": abs,
-    "power": operator.pow,
     "bitwise_and": operator.and_,
     "bitwise_or": operator.or_,
     "bitwise_xor": operator.xor,
-    "choose": lambda condition, a, b: a if condition else b,
     "ratio": operator.truediv,
     "true_divide": operator.truediv,
-    "floor": math.floor,
-    "ceiling": math.ceil,
-    "truncate": math.trunc,
-    "round": round,
     "zero": lambda x: x == 0,
     "nonpositive": lambda x: x <= 0,
     "equal": operator.eq,
     "less": operator.lt,
     "less_or_equal": operator.le,
+}
+"""Python's operators, which arrays have, too."""
+
+NUMBERS: Arithmetic = {
+    **_OPERATORS,
+    "constant": lambda x: x,
+    "number": lambda x: x,
+    "minimum": min,
+    "maximum": max,
+    "power": operator.pow,
+    "choose": lambda condition, a, b: a if condition else b,
+    "floor": math.floor,
+    "ceiling": math.ceil,
+    "truncate": math.trunc,
+    "round": round,
     "not": operator.not_,
     "all": lambda *conditions: all(conditions),
     "any": lambda *conditions: any(conditions),
@@ -78,31 +81,16 @@ def _python(name: str) -> Callable[[Any], Any]:
 
 
 ARRAYS: Arithmetic = {
+    **_OPERATORS,
     "constant": lambda x: np.asarray(x)[()],
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "floor_divide": np.floor_divide,
-    "modulo": np.mod,
     "minimum": np.minimum,
     "maximum": np.maximum,
-    "absolute": np.absolute,
     "power": _power,
-    "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
     "choose": np.where,
-    "ratio": np.true_divide,
-    "true_divide": np.true_divide,
     "floor": _integer(np.floor),
     "ceiling": _integer(np.ceil),
     "truncate": _integer(np.trunc),
     "round": _integer(np.rint),
-    "zero": lambda x: x == 0,
-    "nonpositive": lambda x: x <= 0,
-    "equal": np.equal,
-    "less": np.less,
-    "less_or_equal": np.less_equal,
     "not": np.logical_not,
     "all": lambda *conditions: np.logical_and.reduce(np.broadcast_arrays(*conditions)),
     "any": lambda *conditions: np.logical_or.reduce(np.broadcast_arrays(*conditions)),

@@ -14,8 +14,6 @@ from t2t.torch_internals import OpOverload, schema_of, writes_counted
 if TYPE_CHECKING:
     from t2t.sizes.fakes import SizedFakeMode
 
-__all__ = ["data_sized"]
-
 aten = torch.ops.aten
 
 

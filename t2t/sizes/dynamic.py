@@ -20,8 +20,6 @@ from t2t.sizes.polynomials import add, multiply, symbol_value
 from t2t.sizes.proofs import Box, Range
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds
 
-__all__ = ["Check", "DynamicSizes", "Known", "Proved"]
-
 _LARGE = 1 << 26
 """Of sizes up to here, the middle of the range is taken to be usual."""
 

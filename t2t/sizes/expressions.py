@@ -15,39 +15,6 @@ from t2t.sizes import polynomials as integers
 from t2t.sizes.arithmetic import NUMBERS, Arithmetic
 from t2t.sizes.terms import Monomial, Operation, Polynomial, Symbol, Value, bounds, kind_of
 
-__all__ = [
-    "EXACT",
-    "absolute",
-    "add",
-    "bitwise",
-    "ceiling",
-    "choose",
-    "conjunction",
-    "disjunction",
-    "equal",
-    "evaluate",
-    "floor",
-    "floor_divide",
-    "function",
-    "less",
-    "less_or_equal",
-    "maximum",
-    "minimum",
-    "modulo",
-    "multiply",
-    "negation",
-    "number",
-    "power",
-    "real",
-    "round_even",
-    "sorted_terms",
-    "substitute",
-    "subtract",
-    "symbols_of",
-    "true_divide",
-    "truncate",
-]
-
 EXACT = 1 << 53
 """Up to here float64 represents every integer."""
 

@@ -28,8 +28,6 @@ from t2t.torch_internals import (
     schema_of,
 )
 
-__all__ = ["SizedFakeMode", "StaticFakeMode"]
-
 aten = torch.ops.aten
 
 Sizes = tuple[Value, ...]

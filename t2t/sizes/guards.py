@@ -14,8 +14,6 @@ from t2t.sizes.notation import text
 from t2t.sizes.proofs import Box, Range, counterexample
 from t2t.sizes.terms import Symbol, Value
 
-__all__ = ["Guard", "Guards", "Names"]
-
 
 @dataclass(frozen=True)
 class Guard:

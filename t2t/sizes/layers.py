@@ -19,8 +19,6 @@ from t2t.sizes.polynomials import add, multiply, symbol_value
 from t2t.sizes.proofs import Range
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, kind_of
 
-__all__ = ["LayerMaker", "SizeLayers"]
-
 LARGEST_TABLE = 1 << 16
 """Most combinations of sizes whose results are kept in a constant."""
 

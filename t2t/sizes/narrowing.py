@@ -15,8 +15,6 @@ from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.proofs import Box, Range, counterexample, holds
 from t2t.sizes.terms import Operation, Symbol, Value
 
-__all__ = ["Narrowed", "advice", "conjuncts", "narrow"]
-
 LARGEST_STEP = 1024
 """Larger multiples are not looked for."""
 

@@ -20,8 +20,6 @@ from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds, kind_of
 from t2t.torch_internals import ShapeEnv, SymNode, ValueRanges
 
-__all__ = ["Reason", "SizeEnvironment", "SizeNode"]
-
 Reason = Literal["decision", "number", "internal", "requirement"]
 """Why a condition was decided: the model branches on it, a size became a plain number, in the model
 or inside PyTorch, or PyTorch requires it of the sizes."""

@@ -10,8 +10,6 @@ from t2t.sizes import polynomials as integers
 from t2t.sizes.expressions import sorted_terms, symbols_of
 from t2t.sizes.terms import Monomial, Operation, Polynomial, Symbol
 
-__all__ = ["text"]
-
 _SUM, _PRODUCT, _ATOM = range(3)
 _BETWEEN = {
     "floor_divide": "//", "true_divide": "/", "ratio": "/", "modulo": "%", "multiply": "*",

@@ -13,25 +13,6 @@ import math
 
 from t2t.sizes.terms import Atom, Monomial, Operation, Polynomial, Symbol, Value, bounds
 
-__all__ = [
-    "absolute",
-    "add",
-    "atom_of",
-    "exact_quotient",
-    "floor_divide",
-    "maximum",
-    "minimum",
-    "modulo",
-    "multiple_of",
-    "multiply",
-    "never_zero_factors",
-    "order_of",
-    "polynomial",
-    "subtract",
-    "symbol_value",
-    "without",
-]
-
 
 def symbol_value(symbol: Symbol) -> Value:
     """Return a symbol as an expression."""

@@ -15,8 +15,6 @@ from t2t.sizes.arithmetic import ARRAYS, INTERVALS
 from t2t.sizes.notation import text
 from t2t.sizes.terms import Operation, Polynomial, Symbol, Value, bounds
 
-__all__ = ["Box", "Range", "counterexample", "holds", "span"]
-
 BLOCK = 250_000
 """Largest number of combinations of sizes that are tried at once."""
 

@@ -13,18 +13,6 @@ import torch
 
 from t2t.sizes.arithmetic import INTERVALS, Interval
 
-__all__ = [
-    "Atom",
-    "Monomial",
-    "Operation",
-    "Polynomial",
-    "Symbol",
-    "Value",
-    "bounds",
-    "kind_of",
-    "value_of",
-]
-
 
 class Symbol:
     """An unknown integer: a dynamic dimension, or the root that dimensions are derived from.

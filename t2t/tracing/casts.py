@@ -22,8 +22,6 @@ from t2t.tracing.locations import is_hidden
 from t2t.tracing.patches import patch
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["patch_casts"]
-
 _FLOAT32 = 6
 """torch.float32 in TorchScript's graphs, c10::ScalarType::Float."""
 

@@ -27,8 +27,6 @@ from t2t.tracing.graph import Location, Value, tree_leaves
 from t2t.tracing.memory import CHANGED, View
 from t2t.tracing.observers import plain_weight, steps_of
 
-__all__ = ["Constants"]
-
 # Operators that write a batch norm's running statistics.
 STATISTICS = ("aten::_native_batch_norm_legit", "aten::_batch_norm_with_update")
 
@@ -299,7 +297,7 @@ class Constants:
         self._made.add(key)
         self._foreign.add(key)
 
-    def note_turned(self, tensor: torch.Tensor) -> None:
+    def note_changed_metadata(self, tensor: torch.Tensor) -> None:
         """Remember that a real tensor has changed its shape in place: its views no longer tell."""
         key = storage_key(tensor)
         if self._views.get(key):

@@ -19,8 +19,6 @@ from t2t.io import Structure, copied, flatten, map_tree, tree_leaves
 from t2t.isolation import Change, preserved
 from t2t.tracing.state import Places
 
-__all__ = ["check_constants", "check_state"]
-
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 _SHOWN = 5

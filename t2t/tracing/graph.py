@@ -24,8 +24,6 @@ from t2t.sizes.dynamic import Check
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
 
-__all__ = ["Call", "Graph", "Location", "Value", "map_tree", "tree_leaves", "with_bodies"]
-
 
 @dataclass(frozen=True)
 class Location:

@@ -24,8 +24,6 @@ from t2t.errors import UnsupportedOperatorError
 from t2t.sizes import is_true
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["IndexingMode"]
-
 _MASKS = (torch.bool, torch.uint8)
 
 _PLAIN = (int, torch.SymInt, slice, type(...), type(None))

@@ -11,8 +11,6 @@ from t2t.torch_internals import (
     no_torch_function,
 )
 
-__all__ = ["COMPLEX", "LIMITS", "QUANTIZED", "is_wrapped", "unsupported_input", "unsupported_kind"]
-
 COMPLEX = (
     "complex numbers, for which this operator has no formula: compute with real and imaginary part "
     "as two real tensors (x.real and x.imag, torch.view_as_real)"

@@ -15,14 +15,6 @@ import torch
 
 from t2t.tracing.graph import Location
 
-__all__ = [
-    "called_function",
-    "is_hidden",
-    "module_location",
-    "raised_location",
-    "user_location",
-]
-
 _HIDDEN = tuple(
     f"{Path(file).resolve().parent}/" for file in (torch.__file__, Path(__file__).parent)
 )

@@ -22,17 +22,6 @@ from t2t.torch_internals import FakeTensor, OpOverload, writes_counted
 from t2t.tracing.graph import Value, map_tree
 from t2t.tracing.operators import operator_info
 
-__all__ = [
-    "CHANGED",
-    "GROUPING",
-    "Apply",
-    "Entry",
-    "Memory",
-    "View",
-    "may_be_same",
-    "view_of_elements",
-]
-
 aten = torch.ops.aten
 
 MAYBE_SHARED = (
@@ -73,7 +62,7 @@ class Storage:
     ties: list[tuple[Storage, int]] = field(default_factory=list)
     depth: int = 0
 
-    def tie(self, other: Storage) -> None:
+    def note_maybe_shared(self, other: Storage) -> None:
         """Note that another memory may be this one, or not."""
         self.ties.append((other, other.writes))
         other.ties.append((self, self.writes))

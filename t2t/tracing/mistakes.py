@@ -17,8 +17,6 @@ from t2t.sizes import is_symbolic
 from t2t.torch_internals import FakeTensor, hint_of
 from t2t.tracing.graph import Value, map_tree, tree_leaves
 
-__all__ = ["is_refused", "mistake"]
-
 MAX_ELEMENTS = 1 << 24
 """Most elements of the arguments of a call that is made again."""
 

@@ -16,8 +16,6 @@ from t2t.torch_internals import (
     schema_of,
 )
 
-__all__ = ["FUSED", "observer_problem", "plain_weight", "steps_of", "without_observer"]
-
 aten = torch.ops.aten
 
 FUSED = aten._fused_moving_avg_obs_fq_helper.default

@@ -15,8 +15,6 @@ from t2t.sizes.terms import value_of
 from t2t.torch_internals import DisabledDispatch, FakeTensor, OpOverload, schema_of
 from t2t.tracing.graph import Call, Value
 
-__all__ = ["describe_precision"]
-
 
 def describe_precision(
     call: Call, precision: Precision, operation: Operation, net: Network
@@ -109,7 +107,7 @@ def _types(name: str) -> dict[str, str]:
 
 def _mixes_types(call: Call) -> bool:
     """Return whether a call promotes all its operands, rather than take indices or statistics."""
-    return call.short_name in ("cat", "stack") or _is_pointwise(call.name)
+    return call.short_name == "cat" or _is_pointwise(call.name)
 
 
 @functools.cache

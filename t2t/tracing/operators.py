@@ -20,16 +20,6 @@ from t2t.torch_internals import (
     schema_of,
 )
 
-__all__ = [
-    "DECISIONS",
-    "PAIRS",
-    "OperatorInfo",
-    "complex_ways",
-    "draws_random",
-    "operator_info",
-    "ways",
-]
-
 PAIRS = (torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default)
 """What leads from complex numbers to pairs of real ones and back: in a network both are pairs."""
 

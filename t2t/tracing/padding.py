@@ -19,8 +19,6 @@ from torch import Tensor
 from t2t.tracing.patches import patch
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["patch_encoder"]
-
 _ENCODER = torch.nn.TransformerEncoder
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-__all__ = ["TRACE_LOCK", "patch"]
-
 TRACE_LOCK = threading.RLock()
 """Held while torch is patched: two traces at once would restore each other's functions."""
 

@@ -12,8 +12,6 @@ from t2t.precision import Kind
 from t2t.rounding import BOUNDS, Rounding, Steps
 from t2t.tracing.graph import Call, Value
 
-__all__ = ["ADDITION", "PRODUCTS", "Operands", "operands_of", "takes_layers", "with_rounded"]
-
 ADDITION = "aten::add.Tensor"
 """Adds two tensors, as a residual block does."""
 

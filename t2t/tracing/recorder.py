@@ -15,7 +15,6 @@ from t2t.errors import (
     ConversionError,
     StateError,
     T2TError,
-    UnsupportedArgumentError,
     UnsupportedOperatorError,
 )
 from t2t.isolation import Interrupts, storage_key
@@ -32,13 +31,10 @@ from t2t.torch_internals import (
     writes_counted,
 )
 from t2t.tracing.constants import Constants
-from t2t.tracing.graph import Call, Graph, Location, Value, map_tree, tree_leaves
-from t2t.tracing.kinds import COMPLEX
+from t2t.tracing.graph import Call, Graph, Location, Value, map_tree
 from t2t.tracing.locations import module_location, user_location
 from t2t.tracing.memory import Entry, Memory, View, view_of_elements
 from t2t.tracing.operators import operator_info
-
-__all__ = ["Recorder"]
 
 UNSEEN = (
     "a tensor that depends on the input was made where t2t does not see it (kept from an earlier "
@@ -323,13 +319,6 @@ class Recorder:
             traced: its traced arguments.
             written: those of them that it wrote to in place.
         """
-        is_complex = any(
-            isinstance(x, torch.Tensor) and x.is_complex() for x in tree_leaves(output)
-        )
-        # What a formula refuses is said as it is.
-        refused = isinstance(call.problem, UnsupportedArgumentError)
-        if is_complex and call.converter is None and not refused:
-            call.problem = UnsupportedOperatorError(COMPLEX)
         call.function = function
         self.graph.calls.append(call)
         owners = {storage_key(self.fake(x)): x for x in traced}
@@ -433,9 +422,9 @@ class Recorder:
         with self.locating():
             self.memory.write(self._entry(x), value)
 
-    def tie(self, x: torch.Tensor, copy: torch.Tensor) -> None:
+    def note_maybe_shared(self, x: torch.Tensor, copy: torch.Tensor) -> None:
         """Note that two traced tensors may share memory, or not."""
-        self.memory[x].storage.tie(self.memory[copy].storage)
+        self.memory[x].storage.note_maybe_shared(self.memory[copy].storage)
 
     def view(self, operator: OpOverload, args: Any, kwargs: Any, source: torch.Tensor) -> View:
         """Return how a view comes from its source; one of memory takes elements instead."""

@@ -10,8 +10,6 @@ import torch
 from t2t.errors import UnsupportedOperatorError
 from t2t.isolation import ATTRIBUTE, Change, Path, Snapshot, render
 
-__all__ = ["Places", "keepable"]
-
 
 def keepable(module: Any, names: Iterable[str]) -> dict[str, torch.Tensor]:
     """Return copies of the tensors that an engine could keep for a module, by their names.

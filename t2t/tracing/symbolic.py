@@ -14,8 +14,6 @@ from t2t.sizes import apply_function, has_symbol, is_contiguous, is_symbolic
 from t2t.tracing.patches import patch
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["patch_numbers"]
-
 
 def patch_numbers(stack: ExitStack, recorder: Recorder) -> None:
     """Patch what asks for the number behind a size, until the stack closes."""
@@ -212,5 +210,5 @@ def _is_uncertain(recorder: Recorder, x: torch.Tensor) -> bool:
 
 def _copy(recorder: Recorder, x: torch.Tensor) -> torch.Tensor:
     copy = x.clone(memory_format=torch.contiguous_format)
-    recorder.tie(x, copy)
+    recorder.note_maybe_shared(x, copy)
     return copy

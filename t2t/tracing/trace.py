@@ -40,8 +40,6 @@ from t2t.tracing.state import Places
 from t2t.tracing.symbolic import patch_numbers
 from t2t.tracing.tracer import NUMBERS, Tracer, ValueNeeded
 
-__all__ = ["trace"]
-
 UNHASHABLE = (
     "a dynamic size is the key of a dict, a set or functools.lru_cache, which take plain numbers; "
     "compute what is kept there in forward, or declare the size static"
@@ -226,20 +224,9 @@ def _trace(
             if explained is error:
                 raise
             raise explained from (None if isinstance(explained, StateError) else error)
-        if tracer.needs_value:
-            # The model went on without it, as after `except:`.
-            raise ValueNeeded
-        if recorder.state_errors:
-            raise _all_state(recorder.state_errors, snapshot)
-        if recorder.refusal is not None:
-            # The model has caught it, and went another way than without t2t.
-            raise recorder.refusal
+        _check_passed(tracer, snapshot)
         graph = recorder.graph
         graph.reseeded |= not torch.equal(seeded, torch.default_generator.get_state())
-        graph.kept += recorder.constants.changes(snapshot.name_of)
-        for place in recorder.constants.unseen(snapshot.knows):
-            at = f" (read at {place})" if place else ""
-            raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
         graph.state = [recorder.value(places.after_call(path)) for path in kept]
         if finish is not None:
             graph.output = finish(output, recorder)
@@ -248,6 +235,23 @@ def _trace(
             graph.dimensions, graph.boxes = proved.dimensions, proved.boxes
             graph.notes, graph.checks = proved.notes, sizes.checks
         return graph
+
+
+def _check_passed(tracer: Tracer, snapshot: Snapshot) -> None:
+    """Raise what a forward pass has shown that went on to its end; note what it kept."""
+    recorder = tracer.recorder
+    if tracer.needs_value:
+        # The model went on without it, as after `except:`.
+        raise ValueNeeded
+    if recorder.state_errors:
+        raise _all_state(recorder.state_errors, snapshot)
+    if recorder.refusal is not None:
+        # The model has caught it, and went another way than without t2t.
+        raise recorder.refusal
+    recorder.graph.kept += recorder.constants.changes(snapshot.name_of)
+    for place in recorder.constants.unseen(snapshot.knows):
+        at = f" (read at {place})" if place else ""
+        raise UnsupportedOperatorError(UNSEEN_CONSTANT + at)
 
 
 def _explained(

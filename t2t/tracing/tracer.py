@@ -41,8 +41,6 @@ from t2t.tracing.operators import (
 )
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["NUMBERS", "Tracer", "ValueNeeded"]
-
 NUMBERS = (
     "the model needs the value of a tensor that depends on its input (.item(), float(x), "
     "if x > 0, ...), which an engine cannot give to Python; use torch.where"
@@ -293,7 +291,7 @@ class Tracer:
         constants.note_made(output, tensors)
         constants.note_steps(output, operator, args, kwargs)
         if info.changes_metadata:
-            constants.note_turned(args[0])
+            constants.note_changed_metadata(args[0])
         if info.mutated:
             return output
         constants.note_kinds(output, tensors)
@@ -368,11 +366,6 @@ class Tracer:
         if operator is torch.ops.aten.as_strided.default and not is_complex:
             return self.recorder.strided(args, kwargs)
         call = self.recorder.call(info.name, converter, args, kwargs)
-        if converter is None and call.problem is None:
-            text = problem or (RANDOM if random else self._no_converter(operator, info))
-            call.problem = refusal or UnsupportedOperatorError(text)
-        if is_complex:
-            call.problem = refusal or UnsupportedOperatorError(COMPLEX)
         try:
             if output is NotImplemented:
                 output = self.recorder.run(operator, args, kwargs)
@@ -380,7 +373,13 @@ class Tracer:
             if refusal is not None:
                 raise refusal from None
             raise
-        self._check_kinds(info.name, _tensors(output))
+        results = _tensors(output)
+        self._check_kinds(info.name, results)
+        if converter is None and (is_complex or any(x.is_complex() for x in results)):
+            call.problem = refusal or UnsupportedOperatorError(COMPLEX)
+        elif converter is None and call.problem is None:
+            text = problem or (RANDOM if random else self._no_converter(operator, info))
+            call.problem = refusal or UnsupportedOperatorError(text)
         traced = [x for x in tensors if self.recorder.is_traced(x)]
         return self.recorder.register(call, operator, output, traced, [])
 
@@ -513,7 +512,7 @@ class Tracer:
         for x in tree_leaves(results):
             self.recorder.memory[x].versions += (writes_counted(source),)
             if storage_key(x) != storage_key(self.recorder.fake(source)):
-                self.recorder.tie(source, x)
+                self.recorder.note_maybe_shared(source, x)
 
     def _disagreement(
         self,

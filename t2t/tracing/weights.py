@@ -26,8 +26,6 @@ from t2t.torch_internals import (
 )
 from t2t.tracing.graph import tree_leaves
 
-__all__ = ["RecordedCall", "WeightRecorder"]
-
 
 @dataclass(frozen=True)
 class RecordedCall:

@@ -12,8 +12,6 @@ from t2t.precision import Policy, Trial, Tuning
 from t2t.tuning.trials import Trials
 from t2t.tuning.units import Unit, kept, root
 
-__all__ = ["tuned"]
-
 _FEW = 8
 """So many modules are tried one by one: can it do without?"""
 

@@ -24,8 +24,6 @@ from t2t.tuning.trials import Trials
 from t2t.tuning.units import Unit, root
 from t2t.verification.tables import html_table, text_table
 
-__all__ = ["Sensitivity", "Share", "sensitivity"]
-
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _BAR = 20
 """Characters of the longest bar."""

@@ -20,8 +20,6 @@ from t2t.tracing.graph import Call
 from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport
 
-__all__ = ["Trials"]
-
 
 class Trials:
     """Measures how far a module's networks of several precisions are from the module itself.

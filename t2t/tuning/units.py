@@ -10,8 +10,6 @@ from torch import Tensor
 from t2t.precision import Policy
 from t2t.tracing.graph import Call, tree_leaves
 
-__all__ = ["Unit", "root"]
-
 Pair = tuple[str, str]
 
 

@@ -21,8 +21,6 @@ from t2t.reference.text import short_line
 from t2t.verification.tables import html_table, text_table
 from t2t.verification.trials import at_edges
 
-__all__ = ["LayerError", "LayerReport", "compare_layers"]
-
 # The largest relative error that is the type's own rounding, about three times what image models
 # of 20 to 150 layers show. A layer inherits the errors of those before it.
 _TOLERANCES = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, "8 bits or less": 2e-1}

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from t2t.dtypes import RTOL
 from t2t.io import flatten, leaf_paths
 from t2t.verification.report import OutputReport
-
-__all__ = ["RTOL", "measure"]
 
 _RTOL_OF_DTYPE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 # Nothing can be small relative to an all-zero reference: then errors are allowed up to this.

@@ -15,8 +15,6 @@ from t2t.dtypes import dtype_name
 from t2t.module import RanOn
 from t2t.verification.tables import WIDTH, html_table, text_table
 
-__all__ = ["OutputReport", "Report"]
-
 
 @dataclass(frozen=True)
 class OutputReport:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Sequence
 
-__all__ = ["WIDTH", "html_table", "text_table"]
-
 WIDTH = 100
 """Characters that a line of a report may have."""
 

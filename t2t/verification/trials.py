@@ -7,20 +7,20 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from t2t.dtypes import RTOL
 from t2t.errors import EngineError, T2TError, VerificationError
 from t2t.examples import random_like
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import TRTModule, engine_required
 from t2t.quantization.simulation import FakeQuantized, fake_quantized
-from t2t.verification.metrics import RTOL, measure
+from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
-
-__all__ = ["at_edges", "verify"]
 
 # Where sums are made in another order, some numbers tip over to the next step, one in 127 of int8's
 # range and up to one in 8 of a number itself in float8, and what follows multiplies them: PyTorch's
@@ -90,15 +90,56 @@ def verify(
     """
     given = arguments(inputs, kwargs)
     pair = _Pair(module, module_trt)
-    default = pair.tolerance()
-    required = require_engine or engine_required()
     generator = torch.Generator().manual_seed(seed)
-    worst: dict[str, OutputReport] = {}
-    apart: dict[str, OutputReport] = {}
-    problem = ""
+    drawn = functools.partial(_on_tensors, functools.partial(random_like, generator), given)
+    calls = (given if run == 0 else drawn() for run in range(1 + random_inputs))
+    found = _compared(pair, calls, rtol, require_engine)
+    tasks = None
+    if metric is not None and not found.problem:
+        pairs = [(given, None)] if data is None else [(arguments(x), y) for x, y in data]
+        tasks = _scores(pair, metric, pairs)
+    lost = max((output.max_rel_error for output in found.apart.values()), default=None)
+    ok = (
+        not found.problem
+        and all(output.ok for output in found.worst.values())
+        and (lost is None or lost <= quantization_rtol)
+        and (tasks is None or metric_drop is None or tasks[0] - tasks[1] <= metric_drop)
+    )
+    outputs, allowed = tuple(found.worst.values()), pair.tolerance() if rtol is None else rtol
+    report = Report(ok, outputs, found.runs, allowed, found.problem, found.ran_on, lost, tasks)
+    if raise_on_error and not ok:
+        raise VerificationError(str(report))
+    return report
+
+
+@dataclass
+class _Comparison:
+    """What comparing some calls has shown.
+
+    Attributes:
+        worst: by the output's place, how it differs from what is expected.
+        apart: likewise from the original, where that does not round.
+        problem: what ended the comparison.
+        runs: how many calls were compared.
+        ran_on: where the converted modules ran.
+    """
+
+    worst: dict[str, OutputReport] = field(default_factory=dict)
+    apart: dict[str, OutputReport] = field(default_factory=dict)
+    problem: str = ""
+    runs: int = 0
+    ran_on: tuple[Any, ...] = ()
+
+
+def _compared(
+    pair: _Pair, calls: Iterable[Any], rtol: float | None, require_engine: bool
+) -> _Comparison:
+    """Compare the outputs for some inputs, up to the first that makes no comparison possible."""
+    found = _Comparison()
+    default, required = pair.tolerance(), require_engine or engine_required()
     earlier = [part.last_run for part in pair.parts]
-    for run in range(1 + random_inputs):
-        call = given if run == 0 else _on_tensors(functools.partial(random_like, generator), given)
+    for call in calls:
+        found.runs += 1
         call = pair.representable(call)
         original = pair.original(call)
         expected = pair.expected(call, original)
@@ -108,31 +149,19 @@ def verify(
         except T2TError as error:
             if isinstance(error, EngineError) and required:
                 raise
-            problem = f"the converted module fails: {type(error).__name__}: {error}"
+            found.problem = f"the converted module fails: {type(error).__name__}: {error}"
             break
-        problem = measure(expected, got, rtol, default, worst)
-        if problem:
+        found.problem = measure(expected, got, rtol, default, found.worst)
+        if found.problem:
             break
         if expected is not original:
-            measure(original, got, math.inf, math.inf, apart)
-    lost = max((output.max_rel_error for output in apart.values()), default=None)
-    kept = lost is None or lost <= quantization_rtol
-    ok = not problem and kept and all(output.ok for output in worst.values())
-    ran_on = tuple(
+            measure(original, got, math.inf, math.inf, found.apart)
+    found.ran_on = tuple(
         part.ran_on
         for part, before in zip(pair.parts, earlier, strict=True)
         if part.ran_on is not None and part.last_run is not before
     )
-    tasks = None
-    if metric is not None and not problem:
-        calls = [(given, None)] if data is None else [(arguments(x), y) for x, y in data]
-        tasks = _scores(pair, metric, calls)
-        ok = ok and (metric_drop is None or tasks[0] - tasks[1] <= metric_drop)
-    allowed = default if rtol is None else rtol
-    report = Report(ok, tuple(worst.values()), run + 1, allowed, problem, ran_on, lost, tasks)
-    if raise_on_error and not ok:
-        raise VerificationError(str(report))
-    return report
+    return found
 
 
 class _Pair:

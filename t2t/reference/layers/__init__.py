@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
+from t2t.reference.layer import kinds
 from t2t.reference.layers import (  # noqa: F401  each registers its layers
-    activation,
-    attention,
-    cast,
     constant,
-    control,
     convolution,
     elementwise,
-    fill,
-    gather,
     matrix,
     normalization,
-    plugin,
-    pooling,
     quantization,
     reduction,
     resize,
-    sampling,
-    scale,
     selection,
-    sequence,
     shuffle,
-    slicing,
-    softmax,
 )
-from t2t.reference.registry import kinds
 
 __all__ = ["KINDS"]
 

@@ -7,10 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from t2t.reference.axes import axes_of_mask, ints
-from t2t.reference.datatypes import wide
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, axes_of_mask, ints, layer, wide
 
 _Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 

@@ -1,16 +1,14 @@
-"""Resize, axis by axis."""
+"""Resize, axis by axis, and sampling at given points."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from t2t.reference.axes import ints
-from t2t.reference.datatypes import wide
-from t2t.reference.layer import Ready
-from t2t.reference.registry import Kernel, layer
+from t2t.reference.layer import Kernel, Ready, ints, layer, wide
 
 
 @layer(
@@ -107,3 +105,23 @@ def _cubic(fraction: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
     far = ((a * distances - 5.0 * a) * distances + 8.0 * a) * distances - 4.0 * a
     weights = torch.where(distances <= 1.0, near, far)
     return torch.tensor([-1.0, 0.0, 1.0, 2.0]), weights
+
+
+# -- sampling at given points ----------------------------------------------------------------------
+
+
+_MODES = {"NEAREST": "nearest", "LINEAR": "bilinear", "CUBIC": "bicubic"}
+_PADDINGS = {"FILL": "zeros", "CLAMP": "border", "REFLECT": "reflection"}
+
+
+@layer("GRID_SAMPLE", "interpolation_mode", "align_corners", "sample_mode")
+def grid_sample(ready: Ready) -> Kernel:
+    """(N, C, *spatial) sampled at (N, *out, 2 or 3): coordinates in [-1, 1], last axis first."""
+    a, dtype = ready.attributes, ready.dtype
+    mode = _MODES[a["interpolation_mode"]]
+    padding, corners = _PADDINGS[a["sample_mode"]], a["align_corners"]
+
+    def kernel(x: Tensor, grid: Tensor) -> Tensor:
+        return F.grid_sample(wide(x), wide(grid), mode, padding, corners).to(dtype)
+
+    return kernel
