@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -927,3 +928,27 @@ def test_models_under_autocast_keep_torchs_types() -> None:
     for result, wanted in zip(got.values(), expected, strict=True):
         assert result.dtype == wanted.dtype == torch.bfloat16
         assert relative(result, wanted) < 1.6e-2
+
+
+def test_every_bfloat16_weight_of_a_network_is_known_without_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ConvTranspose2d(8, 4, 2), nn.PReLU(4),
+        nn.Flatten(), nn.Linear(196, 5), nn.LayerNorm(5),
+    ).eval()  # fmt: skip
+    model[1].running_mean.normal_()
+    x = torch.randn(2, 3, 8, 8)
+    conversion = to_network(model, x, policy=BF16)
+
+    def from_pointer(name: str, weights: object) -> torch.Tensor:
+        raise AssertionError(f"{name} is read from an address")
+
+    monkeypatch.setattr(sys.modules[capture.__module__], "_from_pointer", from_pointer)
+    program = capture(conversion.network.raw, conversion.network.weights)
+    del conversion
+    for other in (x, x.flip(0) * 2):
+        (result,) = program.run([other]).values()
+        expected = model(other).detach()
+        assert float((result - expected).norm() / expected.norm()) < 2e-2

@@ -62,7 +62,9 @@ class NetworkCore:
         self.refittable = refittable
         self.policy = policy or Policy()
         self.weights: dict[str, torch.Tensor] = {}
-        """Data of the constant layers that numpy has no type for, by layer name."""
+        """Data that numpy has no type for: of constants by layer name, else "layer.attribute"."""
+        self._by_address: dict[int, torch.Tensor] = {}
+        """The same data, by the id of the ``trt.Weights`` that point to it."""
         self.plugins: set[str] = set()
         """Names of the operators that it runs as plugins."""
         self._operation = Operation("network")
@@ -324,8 +326,8 @@ class NetworkCore:
             x, stored = x.to(dtype), torch.int32
         data = self.weight(x, stored)
         layer = self.add("add_constant", sizes, data)
-        if isinstance(data, trt.Weights):
-            self.weights[layer.name] = self._alive[-1].reshape(sizes)
+        if id(data) in self._by_address:
+            self.weights[layer.name] = self._by_address[id(data)].reshape(sizes)
         return self.cast(self.result(layer), dtype)
 
     def _add_empty(self, dtype: torch.dtype, sizes: tuple[int, ...]) -> NetworkTensor:
@@ -342,7 +344,10 @@ class NetworkCore:
         data = _within(x.detach(), wanted).to(device="cpu", dtype=wanted).contiguous()
         self._alive.append(data)
         if data.dtype in (torch.bfloat16, torch.float8_e4m3fn):
-            return trt.Weights(dtypes.to_trt(data.dtype), data.data_ptr(), data.numel())
+            given = trt.Weights(dtypes.to_trt(data.dtype), data.data_ptr(), data.numel())
+            self._alive.append(given)
+            self._by_address[id(given)] = data
+            return given
         return data.numpy()
 
     def _check_range(self, x: torch.Tensor, dtype: torch.dtype) -> None:

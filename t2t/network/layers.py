@@ -189,8 +189,9 @@ class Layers(NetworkCore):
             trt.Weights(x.dtype) if w is None else self._weight_like(w, x)
             for w in (shift, scale, power)
         ]
-        kind = member("ScaleMode", mode)
-        return self.result(self.add("add_scale_nd", x, kind, *weights, channel_axis))
+        layer = self.add("add_scale_nd", x, member("ScaleMode", mode), *weights, channel_axis)
+        self._note_weights(layer, **dict(zip(("shift", "scale", "power"), weights, strict=True)))
+        return self.result(layer)
 
     def _weight_like(self, weight: torch.Tensor, x: NetworkTensor) -> Any:
         from_trt = self.dtype_of(x)
@@ -302,21 +303,17 @@ class Layers(NetworkCore):
             dilation_nd=tuple(dilation),
             num_groups=groups,
         )
-        self._note_weights(layer, weights, kernel, bias, dtype)
+        self._note_weights(layer, kernel=weights[0], bias=weights[1])
         for index, weight in enumerate((kernel, bias), start=1):
             if weight is not None and self.is_traced(weight):
                 layer.set_input(index, self.tensor(weight, dtype))
         return self.result(layer)
 
-    def _note_weights(
-        self, layer: Any, weights: Sequence[Any], kernel: Any, bias: Any, dtype: torch.dtype
-    ) -> None:
-        # numpy has no bf16: what it cannot show of the finished network is kept beside it.
-        if dtype != torch.bfloat16:
-            return
-        for name, given, weight in zip(("kernel", "bias"), weights, (kernel, bias), strict=True):
-            if weight is not None and given.size:
-                self.weights[f"{layer.name}.{name}"] = weight.detach().to("cpu", dtype)
+    def _note_weights(self, layer: Any, **weights: Any) -> None:
+        """Note what numpy cannot show of a finished network, and so `capture` has to be given."""
+        for name, given in weights.items():
+            if id(given) in self._by_address:
+                self.weights[f"{layer.name}.{name}"] = self._by_address[id(given)]
 
     def add_pooling_nd(
         self,

@@ -45,9 +45,9 @@ def capture(
 ) -> Program:
     """Read a network into a Program that runs without TensorRT.
 
-    Weights are not copied: they share the memory given to TensorRT when the layers were added.
-    The program keeps the network, and so numpy arrays given to it, alive; memory that was given
-    by its address must be kept by whoever owns it, or its tensor be given in ``constants``.
+    Weights that numpy can show are not copied: they share the memory given to TensorRT when the
+    layers were added, and the program keeps the network, and so numpy arrays given to it, alive.
+    What was given by its address (bfloat16, fp8, int4) is copied, unless it is in ``constants``.
 
     Args:
         network: an INetworkDefinition, of TensorRT or TensorRT-RTX.
@@ -248,7 +248,8 @@ def _from_pointer(name: str, weights: Any) -> Tensor:
     size = (weights.size * _BITS[kind] + 7) // 8
     if _BITS[kind] == 4:
         return _unpack(_alias(raw.values, size, torch.uint8), weights.size, kind)
-    return _alias(raw.values, size, torch_dtype(kind))
+    # A copy: who owns the memory may be gone when the program runs.
+    return _alias(raw.values, size, torch_dtype(kind)).clone()
 
 
 def _unpack(packed: Tensor, count: int, kind: str) -> Tensor:

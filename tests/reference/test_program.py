@@ -1,6 +1,7 @@
 """Capturing, running, saving: what a Program promises besides right numbers."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -221,3 +222,12 @@ def test_watch_sees_every_layer():
         [torch.ones(1, 3, 8, 8)], watch=lambda layer, made: seen.append((layer.kind, made[0].shape))
     )
     assert seen == [("CONVOLUTION", (1, 4, 6, 6)), ("ACTIVATION", (1, 4, 6, 6))]
+
+
+def test_weights_given_by_address_outlive_who_gave_them():
+    values = torch.tensor([1.5, -2.25, 3e30]).bfloat16()
+    expected = values.float()
+    program = capture(typed_constant(trt.bfloat16, values))
+    values.fill_(math.nan)  # as memory is that was freed and taken by others
+    (result,) = program.run([]).values()
+    assert torch.equal(result, expected)
