@@ -336,6 +336,32 @@ def test_half_precision_goes_to_the_parts() -> None:
         torch.testing.assert_close(converted(X), model(X), rtol=2e-2, atol=2e-2)
 
 
+def test_bags_of_dynamic_lengths_stay_in_pytorch_alone() -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = nn.EmbeddingBag(10, 4, mode="mean")
+            self.dense = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+            self.head = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+        def forward(self, words: Any, starts: Any, x: Any) -> torch.Tensor:
+            return self.head(self.bags(words, starts) + self.dense(x))
+
+    model, rows = made(Bags), torch.export.Dim("rows", min=1, max=6)
+    shapes = [{0: torch.export.Dim("words", min=2, max=20)}, {0: rows}, {0: rows}]
+    calls = [
+        (torch.randint(0, 10, (words,)), torch.tensor(starts), torch.randn(len(starts), 6))
+        for words, starts in ((8, [0, 2, 5]), (20, [0, 0, 7, 9, 11, 20]), (3, [0]))
+    ]
+    converted = t2t.convert(model, [*calls[0]], partial=True, dynamic_shapes=shapes)
+    stays = [part for part in converted.parts if not part.in_engine]
+    assert [part.name for part in stays] == ["aten::_embedding_bag"]
+    assert "bags" in stays[0].reason
+    for call in calls:
+        with torch.no_grad():
+            torch.testing.assert_close(converted(*call), model(*call), rtol=1e-4, atol=1e-5)
+
+
 # -- checkpoints ---------------------------------------------------------------------------------
 
 

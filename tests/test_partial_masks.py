@@ -120,7 +120,6 @@ WHOLE: list[tuple[str, tuple[int, ...], Callable[..., torch.Tensor]]] = [
     ("reduced", (3, 4), lambda x, y: put(x[:, 0], y[:, 0] > 0, y[y[:, 0] > 0].pow(2).sum(-1))),
     ("accumulated", (3, 4), lambda x, y: x.index_put((y > 0,), y[y > 0], accumulate=True)),
     ("boolean", (3, 4), lambda x, y: x * put(x > 0, y > 0, ~(x > 0)[y > 0])),
-    ("bytes", (3, 4), lambda x, y: put(x, (y > 0).byte(), y[(y > 0).byte()])),
     ("not", (3, 4), lambda x, y: put(put(x, ~(y > 0), y[~(y > 0)]), y > 0, x[y > 0] + 1)),
     ("added", (3, 4), added),
     ("view", (3, 4), in_a_view),
@@ -132,7 +131,6 @@ WHOLE: list[tuple[str, tuple[int, ...], Callable[..., torch.Tensor]]] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
 @pytest.mark.parametrize(("shape", "function"), [c[1:] for c in WHOLE], ids=[c[0] for c in WHOLE])
 def test_the_same_mask_is_a_choice(shape: tuple[int, ...], function: Any) -> None:
     model = Masked(function)

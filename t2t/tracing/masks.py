@@ -32,7 +32,6 @@ _PUTTING = (
     aten._unsafe_index_put.default,
     aten.masked_scatter.default,
 )
-_KINDS = (torch.bool, torch.uint8)
 
 # Besides those that PyTorch says to be: these compute elements by themselves,
 _BY_ELEMENT = frozenset(
@@ -76,10 +75,10 @@ class Masks:
         return (*args[:place], map_tree(self._unified, args[place]), *args[place + 1 :])
 
     def _unified(self, x: Any) -> Any:
-        if not (isinstance(x, torch.Tensor) and x.dtype in _KINDS and self._recorder.is_traced(x)):
+        if not (
+            isinstance(x, torch.Tensor) and x.dtype == torch.bool and self._recorder.is_traced(x)
+        ):
             return x
-        if x.dtype == torch.uint8:
-            x = x != 0
         value = self._recorder.value(x)
         for known, stand_in in self._known:
             # What a loop or a branch has made is forgotten behind it.
@@ -265,7 +264,7 @@ class _Rows:
         if output is NotImplemented:
             output = recorder.run(call.function, *fakes)  # type: ignore[arg-type]
         again = replace(call, args=values[0], kwargs=values[1])
-        return recorder.register(again, None, output, [], [])
+        return recorder.register(again, call.function, output, [], [])
 
 
 def _dimensions(call: Call, rank: int) -> Collection[int | None]:
