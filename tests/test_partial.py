@@ -273,6 +273,84 @@ def test_sizes_that_vary_are_ranges() -> None:
         static(small)
 
 
+class Experts(nn.Module):
+    """Each expert gets as many rows as the data says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 3)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 8), nn.ReLU()) for _ in range(3))
+        self.head = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen, result = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mask = chosen == number
+            if mask.any():
+                result[mask] = self.head(expert(x[mask]))
+        return result
+
+
+class Filtered(nn.Module):
+    """Chooses rows by a list, as detectors do with their anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        return self.head(y[[n for n, v in enumerate(y[:, 0].tolist()) if v > -0.5] or [0]])
+
+
+class Suppressed(Filtered):
+    """Chooses rows with NumPy."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        kept: list[int] = []
+        scores = y[:, 0].numpy()
+        for row in np.argsort(-scores).tolist():
+            if all(abs(scores[row] - scores[other]) > 0.2 for other in kept):
+                kept.append(row)
+        return self.head(y[kept])
+
+
+class Converging(Filtered):
+    """Goes on until little changes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, change = self.body(x), 1.0
+        while change > 1e-2:
+            new = torch.tanh(self.body(y) * 0.5)
+            change, y = (new - y).abs().max().item(), new
+        return self.head(y)
+
+
+class Exiting(Filtered):
+    """Takes a short way where it is sure."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        if y.mean() > 0:
+            return self.head(y)
+        return self.head(self.body(y.relu()))
+
+
+@pytest.mark.parametrize("cls", [Experts, Filtered, Suppressed, Converging, Exiting])
+@pytest.mark.parametrize("more", [[], [12, 3]])
+def test_the_data_says_how_many_rows_a_part_gets(cls: Any, more: list[int]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    rows = [torch.randn(n, 6, generator=generator) for n in (8, *more)]
+    model = made(cls)
+    examples = {"shape_examples": [[x] for x in rows[1:]]} if more else {}
+    converted = t2t.convert(model, [rows[0]], partial=True, **examples)
+    assert len(converted.engines) == len([m for m in model.modules() if isinstance(m, nn.Linear)])
+    counts = (3, 5, 8, 12) if more else (8,) * 6
+    calls = [torch.randn(n, 6, generator=generator) * scale for n in counts for scale in (0.3, 2)]
+    check(model, converted, *calls, *(x - 1 for x in calls), *(x + 1 for x in calls))
+
+
 def test_a_part_whose_elements_are_read_is_left() -> None:
     class Twice(Deciding):
         def forward(self, x: torch.Tensor) -> Any:
