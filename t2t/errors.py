@@ -71,9 +71,11 @@ class ConversionError(T2TError):
 
     Attributes:
         located: whether the text says already where in the model that is.
+        by_mask: whether a trace could not go on because elements are chosen by a mask.
     """
 
     located = False
+    by_mask = False
 
 
 class UnsupportedOperatorError(ConversionError):

@@ -45,7 +45,7 @@ from t2t.sizes.proofs import span
 from t2t.tracing import Graph, Recorder, Value, emit, trace
 from t2t.tracing.emit import gaps
 from t2t.tracing.experiments import check_constants, check_state
-from t2t.tracing.graph import Call, with_bodies
+from t2t.tracing.graph import Call, symbols_of_call, with_bodies
 from t2t.tracing.weights import WeightRecorder
 
 # Fills the registry.
@@ -396,6 +396,7 @@ def _trace(
         leaves, form = flatten(output, share=True, name="output")
         return [recorder.value(leaf) for leaf in leaves], form, classes_of(output)
 
+    refused: ConversionError | None = None
     while True:
         try:
             with without_dropout(module, ignore_dropout):
@@ -409,20 +410,38 @@ def _trace(
                         boxes=example.declared.boxes(),
                         narrow_shapes=narrow_shapes,
                         automatic=example.declared.automatic,
-                        data_sizes=data_sizes,
+                        data_sizes=data_sizes or refused is not None,
                         state=example.state,
                         finish=finish,
                     )
+                if refused is not None:
+                    _forget_data_sizes(graph)
                 inputs = example.args, example.kwargs
                 check_state(module, inputs, graph.kept, example.state)
                 check_constants(module, inputs, _constants(graph))
             break
         except StateError as error:
             example = example.keeping(module, error)
+        except ConversionError as error:
+            if data_sizes or refused is not None or not error.by_mask:
+                raise refused or error from error.__cause__
+            # What a mask chooses may be put back by the same one, so that no size is left of it.
+            refused = error
     paths = (change.path for change in graph.kept if change.path not in example.state)
     kept = tuple(dict.fromkeys(paths))
     graph.kept.clear()
     return example, graph, kept
+
+
+def _forget_data_sizes(graph: Graph) -> None:
+    """Forget sizes that depend on the data; raise ConversionError where a result needs one."""
+    made = {symbol for symbol, dimension in graph.dimensions.items() if not dimension.places}
+    calls = graph.used_calls([*graph.output[0], *graph.state])
+    if graph.checks or any(made & symbols_of_call(call) for call in calls):
+        raise ConversionError("a size depends on the data")
+    graph.numbers.clear()
+    graph.dimensions = {s: d for s, d in graph.dimensions.items() if s not in made}
+    graph.boxes = [{s: r for s, r in box.items() if s not in made} for box in graph.boxes]
 
 
 def _constants(graph: Graph) -> dict[int, torch.Tensor]:

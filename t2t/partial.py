@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import warnings
 from collections import defaultdict
@@ -226,7 +227,7 @@ class _Search:
         part = self._model.get_submodule(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ShapeWarning)
-            converted, kept = _in_ranges(self._convert, part, recording)
+            converted, kept = _in_ranges(self._convert, part, recording, self._calls)
         if kept:
             raise ConversionError(f"it keeps {kept[0]!r} between calls, which others may read")
         _log.info("%s is an engine", name)
@@ -320,20 +321,56 @@ def _in_ranges(
     convert: Callable[..., tuple[TRTModule, Sequence[str]]],
     part: torch.nn.Module,
     recording: Recording,
+    calls: Sequence[Inputs],
 ) -> tuple[TRTModule, Sequence[str]]:
-    """Convert for more sizes than were seen, where some varied: numbers of boxes do, by image."""
+    """Convert for more sizes than were seen, where some vary: numbers of boxes do, by image.
+
+    Args:
+        convert: converts the part.
+        part: the part.
+        recording: what it was called with.
+        calls: what the model was called with.
+    """
     shapes = recording.shapes
-    if shapes:
-        given = shapes["dynamic_shapes"]
-        sizes = {size.__name__: size for dims in given for size in dims.values()}
-        wider = {
-            name: torch.export.Dim(name, min=1, max=2 * size.max) for name, size in sizes.items()
-        }
-        wide = [{dim: wider[size.__name__] for dim, size in dims.items()} for dims in given]
+    given = shapes.get("dynamic_shapes") or [{} for _ in recording.max_shapes]
+    sizes = {size.__name__: size for dims in given for size in dims.values()}
+    rows, most = _rows(recording, calls)
+    counted = {dims[0].__name__ for dims in given if 0 in dims}
+    wider = {
+        name: torch.export.Dim(name, min=1, max=max(2 * size.max, most if name in counted else 0))
+        for name, size in sizes.items()
+    }
+    wide = [{dim: wider[size.__name__] for dim, size in dims.items()} for dims in given]
+    if rows:
+        size = torch.export.Dim("rows", min=1, max=max(2 * recording.max_shapes[rows[0]][0], most))
+        wide = [{**dims, 0: size} if n in rows else dims for n, dims in enumerate(wide)]
+    if any(wide):
         with suppress(T2TError):
-            options = {**shapes, "dynamic_shapes": wide, "narrow_shapes": True}
-            return convert(part, recording.inputs, **options)
+            options = {"dynamic_shapes": wide, "opt_shapes": recording.opt_shapes}
+            return convert(part, recording.inputs, **options, narrow_shapes=True)
     return convert(part, recording.inputs, **shapes)
+
+
+def _rows(recording: Recording, calls: Sequence[Inputs]) -> tuple[list[int], int]:
+    """Return which tensors have as many rows as the data says, and the most rows of an input.
+
+    That a part was called with one number of rows only may be chance, unless it is that of the
+    model's own inputs in all examples, as the batch is.
+    """
+    of_inputs = {
+        tuple(x.shape[0] for x in tree_leaves(call) if isinstance(x, torch.Tensor) and x.ndim)
+        for call in calls
+    }
+    most = max(itertools.chain(*of_inputs), default=0)
+    fixed: set[int] = set(*of_inputs) if len(of_inputs) == 1 else set()
+    pairs = [*zip(recording.min_shapes, recording.max_shapes, strict=True)]
+    # One image is a batch; one row may be the only one that was chosen.
+    low, first = pairs[0] if pairs else ((), ())
+    varies = bool(first) and low[0] != first[0]
+    if not first or varies or first[0] in fixed or (first[0] == 1 and len(first) > 2):
+        return [], most
+    rows = [n for n, (low, high) in enumerate(pairs) if high and low[0] == high[0] == first[0]]
+    return rows, most
 
 
 class _Watch:

@@ -273,6 +273,84 @@ def test_sizes_that_vary_are_ranges() -> None:
         static(small)
 
 
+class Experts(nn.Module):
+    """Each expert gets as many rows as the data says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 3)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 8), nn.ReLU()) for _ in range(3))
+        self.head = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen, result = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mask = chosen == number
+            if mask.any():
+                result[mask] = self.head(expert(x[mask]))
+        return result
+
+
+class Filtered(nn.Module):
+    """Chooses rows by a list, as detectors do with their anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        return self.head(y[[n for n, v in enumerate(y[:, 0].tolist()) if v > -0.5] or [0]])
+
+
+class Suppressed(Filtered):
+    """Chooses rows with NumPy."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        kept: list[int] = []
+        scores = y[:, 0].numpy()
+        for row in np.argsort(-scores).tolist():
+            if all(abs(scores[row] - scores[other]) > 0.2 for other in kept):
+                kept.append(row)
+        return self.head(y[kept])
+
+
+class Converging(Filtered):
+    """Goes on until little changes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, change = self.body(x), 1.0
+        while change > 1e-2:
+            new = torch.tanh(self.body(y) * 0.5)
+            change, y = (new - y).abs().max().item(), new
+        return self.head(y)
+
+
+class Exiting(Filtered):
+    """Takes a short way where it is sure."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        if y.mean() > 0:
+            return self.head(y)
+        return self.head(self.body(y.relu()))
+
+
+@pytest.mark.parametrize("cls", [Experts, Filtered, Suppressed, Converging, Exiting])
+@pytest.mark.parametrize("more", [[], [12, 3]])
+def test_the_data_says_how_many_rows_a_part_gets(cls: Any, more: list[int]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    rows = [torch.randn(n, 6, generator=generator) for n in (8, *more)]
+    model = made(cls)
+    examples = {"shape_examples": [[x] for x in rows[1:]]} if more else {}
+    converted = t2t.convert(model, [rows[0]], partial=True, **examples)
+    assert len(converted.engines) == len([m for m in model.modules() if isinstance(m, nn.Linear)])
+    counts = (3, 5, 8, 12) if more else (8,) * 6
+    calls = [torch.randn(n, 6, generator=generator) * scale for n in counts for scale in (0.3, 2)]
+    check(model, converted, *calls, *(x - 1 for x in calls), *(x + 1 for x in calls))
+
+
 def test_a_part_whose_elements_are_read_is_left() -> None:
     class Twice(Deciding):
         def forward(self, x: torch.Tensor) -> Any:
@@ -334,6 +412,32 @@ def test_half_precision_goes_to_the_parts() -> None:
     assert converted.engines["body"].precision == "fp16"
     with torch.no_grad():
         torch.testing.assert_close(converted(X), model(X), rtol=2e-2, atol=2e-2)
+
+
+def test_bags_of_dynamic_lengths_stay_in_pytorch_alone() -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = nn.EmbeddingBag(10, 4, mode="mean")
+            self.dense = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+            self.head = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+        def forward(self, words: Any, starts: Any, x: Any) -> torch.Tensor:
+            return self.head(self.bags(words, starts) + self.dense(x))
+
+    model, rows = made(Bags), torch.export.Dim("rows", min=1, max=6)
+    shapes = [{0: torch.export.Dim("words", min=2, max=20)}, {0: rows}, {0: rows}]
+    calls = [
+        (torch.randint(0, 10, (words,)), torch.tensor(starts), torch.randn(len(starts), 6))
+        for words, starts in ((8, [0, 2, 5]), (20, [0, 0, 7, 9, 11, 20]), (3, [0]))
+    ]
+    converted = t2t.convert(model, [*calls[0]], partial=True, dynamic_shapes=shapes)
+    stays = [part for part in converted.parts if not part.in_engine]
+    assert [part.name for part in stays] == ["aten::_embedding_bag"]
+    assert "bags" in stays[0].reason
+    for call in calls:
+        with torch.no_grad():
+            torch.testing.assert_close(converted(*call), model(*call), rtol=1e-4, atol=1e-5)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from t2t.lowering import Conversion, Traced, output_spec
 from t2t.module import CheckStep, Converted, EngineStep, Part, Partition, Step, reads_of
 from t2t.network import Network
 from t2t.network.tensors import MAX_RANK, RANK
-from t2t.partition.data_sizes import DataSizes, symbols_in, symbols_of_call
+from t2t.partition.data_sizes import DataSizes
 from t2t.partition.levels import levels
 from t2t.partition.operators import Operators, operators_of
 from t2t.precision import Policy, operator_name
@@ -36,7 +36,7 @@ from t2t.torch_internals import FakeTensor, OpOverload
 from t2t.tracing import Call, Graph, Value, emit
 from t2t.tracing.control_flow import trip_count
 from t2t.tracing.emit import describe, gaps, located
-from t2t.tracing.graph import map_tree, with_bodies
+from t2t.tracing.graph import map_tree, symbols_in, symbols_of_call, with_bodies
 from t2t.tracing.operators import draws_random, operator_info
 
 __all__ = ["Wishes", "partitioned"]

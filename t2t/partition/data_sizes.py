@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 import torch
 
-from t2t.sizes import expression, is_symbolic
+from t2t.sizes import expression
 from t2t.sizes.expressions import symbols_of
 from t2t.sizes.polynomials import symbol_value
 from t2t.sizes.proofs import span
 from t2t.sizes.terms import Symbol
 from t2t.tracing import Call, Graph, Value
-from t2t.tracing.graph import tree_leaves, with_bodies
+from t2t.tracing.graph import symbols_in, symbols_of_call, tree_leaves, with_bodies
 
-__all__ = ["DataSizes", "symbols_in", "symbols_of_call"]
+__all__ = ["DataSizes"]
 
 _MADE = "a size depends on the data, which TensorRT needs to know when the engine is built"
 _NOWHERE = "no tensor has the size, which depends on the data"
@@ -91,23 +90,6 @@ class DataSizes:
         made = {s: (x.tensor, _dim(x, s)) for s, x in self.makers.items()}
         numbers = {s: (held.tensor, None) for s, (held, _) in self._graph.numbers.items()}
         return {**made, **numbers}
-
-
-def symbols_of_call(call: Call) -> set[Symbol]:
-    """Return the symbols of all sizes that a call reads or makes."""
-    inputs = [value.tensor for value in call.inputs()]
-    return symbols_in(
-        inputs, *((part.args, part.kwargs, part.output) for part in with_bodies([call]))
-    )
-
-
-def symbols_in(*arguments: Any) -> set[Symbol]:
-    """Return the symbols of numbers, and of the sizes of tensors."""
-    found: set[Symbol] = set()
-    for x in tree_leaves(arguments):
-        for size in x.shape if isinstance(x, torch.Tensor) else [x]:
-            found |= symbols_of(expression(size)) if is_symbolic(size) else set()
-    return found
 
 
 def _makers(calls: Sequence[Call], symbols: Collection[Symbol]) -> dict[Symbol, Value]:

@@ -20,7 +20,9 @@ from t2t.isolation import Change
 from t2t.precision import Cast, Kind
 from t2t.registry import Converter, Precision
 from t2t.rounding import Steps
+from t2t.sizes import expression, is_symbolic
 from t2t.sizes.dynamic import Check
+from t2t.sizes.expressions import symbols_of
 from t2t.sizes.proofs import Box
 from t2t.sizes.terms import Symbol
 
@@ -184,6 +186,23 @@ def with_bodies(calls: Iterable[Call]) -> Iterator[Call]:
         yield call
         for body in call.bodies():
             yield from with_bodies(body.used_calls(body.output))
+
+
+def symbols_of_call(call: Call) -> set[Symbol]:
+    """Return the symbols of all sizes that a call reads or makes."""
+    inputs = [value.tensor for value in call.inputs()]
+    return symbols_in(
+        inputs, *((part.args, part.kwargs, part.output) for part in with_bodies([call]))
+    )
+
+
+def symbols_in(*arguments: Any) -> set[Symbol]:
+    """Return the symbols of numbers, and of the sizes of tensors."""
+    found: set[Symbol] = set()
+    for x in tree_leaves(arguments):
+        for size in x.shape if isinstance(x, torch.Tensor) else [x]:
+            found |= symbols_of(expression(size)) if is_symbolic(size) else set()
+    return found
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:

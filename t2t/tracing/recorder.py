@@ -294,13 +294,14 @@ class Recorder:
             with self.interrupts.held(), self.paused(), self.mode:
                 return function(*self.fakes(args), **self.fakes(kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise self.located(
-                UnsupportedOperatorError(
-                    f"{error.func}: its shape or value depends on the data, which TensorRT needs "
-                    "to know when the engine is built; with partial=True it stays in PyTorch if "
-                    "its size has a bound"
-                )
-            ) from error
+            refused = UnsupportedOperatorError(
+                f"{error.func}: its shape or value depends on the data, which TensorRT needs to "
+                "know when the engine is built; with partial=True it stays in PyTorch if its size "
+                "has a bound"
+            )
+            chosen = error.func in (aten.nonzero.default, aten.masked_select.default)
+            refused.by_mask = chosen and function is not aten.nonzero.default
+            raise self.located(refused) from error
 
     def register(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
@@ -27,6 +28,7 @@ from t2t.tracing.control_flow import HIGHER_ORDER, NO_LOOPS
 from t2t.tracing.graph import Value, tree_leaves
 from t2t.tracing.kinds import COMPLEX, QUANTIZED, is_wrapped, unsupported_kind
 from t2t.tracing.locations import called_function
+from t2t.tracing.masks import Masks
 from t2t.tracing.memory import View, may_be_same
 from t2t.tracing.mistakes import mistake
 from t2t.tracing.observers import FUSED, without_observer
@@ -92,6 +94,7 @@ class Tracer:
     ) -> None:
         self.recorder = Recorder(mode, state, boundary, self._perform)
         self.dispatch_mode = _DispatchMode(self)
+        self._masks = Masks(self.recorder)
         self.function_mode: AbstractContextManager[Any] = nullcontext()
         self.sees_functions = False
         """Whether calls are seen before torch takes them apart into operators."""
@@ -226,6 +229,13 @@ class Tracer:
             DECISIONS[operator](*args, **kwargs)
         if operator.overloadpacket in _BY_OFFSET:
             self._check_offset(args, kwargs)
+        if self._masks.take(operator):
+            with self.dispatch_mode:
+                args = self._masks.unified(operator, args)
+            way = Formula(functools.partial(self._masks.put, operator), (), "follow")
+            result = self._decompose(info, way, args, kwargs, False)
+            if result is not NotImplemented:
+                return result
         if info.mutated:
             return self._call_mutating(operator, info, args, kwargs)
         return self._call_functional(operator, info, args, kwargs, tensors)
