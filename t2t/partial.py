@@ -31,8 +31,6 @@ from t2t.torch_internals import (
 from t2t.verification import OutputReport
 from t2t.verification.metrics import measure
 
-__all__ = ["check_example", "convert_parts"]
-
 _log = logging.getLogger(__name__)
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]

@@ -11,8 +11,6 @@ import torch
 from t2t.errors import ConversionError
 from t2t.io import Structure, check_structure, classes_of, flatten, leaf_paths, unflatten
 
-__all__ = ["Stored", "attribute_data", "attributes_of", "first_parameter", "read_attributes"]
-
 # Larger ones are data, not settings: vocabularies, caches.
 _LARGEST = 1000
 

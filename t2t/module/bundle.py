@@ -31,8 +31,6 @@ from t2t.module.triton import model_config, unchecked
 from t2t.runtime import as_plan, origin_of
 from t2t.version import __version__
 
-__all__ = ["FORMAT", "read_bundle", "read_entries", "write_bundle"]
-
 FORMAT = 1
 """Version of bindings.json."""
 

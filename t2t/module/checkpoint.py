@@ -45,8 +45,6 @@ from t2t.runtime import Engine
 from t2t.runtime.refitting import changed_weights
 from t2t.version import __version__
 
-__all__ = ["FORMAT", "Converted", "is_entry"]
-
 FORMAT = 5
 """Version of the checkpoint; a reader refuses newer ones."""
 

@@ -23,8 +23,6 @@ from t2t.io import Signature
 from t2t.module.checkpoint import Converted
 from t2t.module.trt_module import TRTModule, callers
 
-__all__ = ["run_engine"]
-
 # Weak, and of the process: who holds a program holds its constants, and these hold the engine.
 _loaded: WeakIdKeyDictionary = WeakIdKeyDictionary()
 

@@ -17,8 +17,6 @@ from t2t.reference import Layer, Program
 from t2t.reference.drawing import split_name
 from t2t.reference.text import short_line
 
-__all__ = ["EngineLayer", "Inspection", "LayerTimes", "engine_layers", "inspected", "profiled"]
-
 _FULL = (
     "only names: types, formats and tactics are in engines that are built with "
     "configure=lambda config: setattr(config, 'profiling_verbosity', "

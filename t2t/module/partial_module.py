@@ -17,8 +17,6 @@ from t2t.module.bundle import read_entries
 from t2t.module.parts import Part, Parts, read_parts
 from t2t.module.trt_module import TRTModule
 
-__all__ = ["PartialModule", "load", "with_parts"]
-
 _STATE = "parts"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from t2t.errors import CheckpointError
 
-__all__ = ["Part", "Parts", "read_parts"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["RanOn", "engine_required"]
-
 
 def engine_required() -> bool:
     """Return whether the environment variable T2T_REQUIRE_ENGINE forbids running in PyTorch."""

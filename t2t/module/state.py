@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["State"]
-
 
 class State:
     """Tensors by name, which are replaced and never written.

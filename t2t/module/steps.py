@@ -22,8 +22,6 @@ from t2t.operator_data import Data, Run, check_size, program, size_of, tensors_r
 if TYPE_CHECKING:
     from t2t.module.checkpoint import Converted
 
-__all__ = ["CheckStep", "EngineStep", "OperatorStep", "Partition", "Step", "reads_of"]
-
 RunEngine = Callable[["Converted", Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 

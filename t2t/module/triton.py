@@ -8,8 +8,6 @@ from __future__ import annotations
 from t2t.errors import EngineError
 from t2t.io import Signature, TensorSpec
 
-__all__ = ["model_config", "unchecked"]
-
 _TYPES = {
     "float32": "TYPE_FP32",
     "float16": "TYPE_FP16",

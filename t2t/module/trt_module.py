@@ -34,8 +34,6 @@ from t2t.runtime import Engine
 from t2t.runtime.plans import Budget, PlanData
 from t2t.torch_internals import FakeTensor, constant_when_compiled, no_modes
 
-__all__ = ["ReferenceExecutionWarning", "TRTModule"]
-
 # _run_network, _run, forward and the two frames of nn.Module.__call__ stand between a warning and
 # the caller.
 _CALLER = 6

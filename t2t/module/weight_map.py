@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from t2t.module.checkpoint import Converted
     from t2t.tracing.weights import WeightRecorder
 
-__all__ = ["WeightMap", "refitted", "with_other_weights"]
-
 _ADVICE = "t2t.refit(model_trt, module, inputs) takes the weights of the module itself"
 
 

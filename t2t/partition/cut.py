@@ -39,8 +39,6 @@ from t2t.tracing.emit import describe, gaps, located
 from t2t.tracing.graph import map_tree, symbols_in, symbols_of_call, with_bodies
 from t2t.tracing.operators import draws_random, operator_info
 
-__all__ = ["Wishes", "partitioned"]
-
 # What only moves elements, besides views: no engine is worth it.
 _MOVING = frozenset(
     ("aten::alias", "aten::cat", "aten::clone", "aten::stack", "aten::_to_copy", "aten::repeat")

@@ -18,8 +18,6 @@ from t2t.sizes.terms import Symbol
 from t2t.tracing import Call, Graph, Value
 from t2t.tracing.graph import symbols_in, symbols_of_call, tree_leaves, with_bodies
 
-__all__ = ["DataSizes"]
-
 _MADE = "a size depends on the data, which TensorRT needs to know when the engine is built"
 _NOWHERE = "no tensor has the size, which depends on the data"
 # TensorRT reserves memory for the largest sizes, and what depends on the data is often far smaller.

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-__all__ = ["levels"]
-
 
 def levels(
     reads: Sequence[Collection[int]],

@@ -33,8 +33,6 @@ from t2t.tracing.graph import map_tree, tree_leaves
 from t2t.tracing.memory import GROUPING
 from t2t.tracing.operators import operator_info
 
-__all__ = ["Operators", "operators_of"]
-
 aten = torch.ops.aten
 
 Recorded = tuple[OpOverload, tuple[Any, ...], dict[str, Any], Any]

@@ -17,8 +17,6 @@ from t2t.errors import EngineError
 from t2t.runtime.execution import Execution
 from t2t.runtime.plans import Budget, Origin, PlanData, as_plan, deserialize, origin_of
 
-__all__ = ["Engine"]
-
 _log = logging.getLogger(__name__)
 
 

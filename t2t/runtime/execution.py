@@ -22,8 +22,6 @@ from t2t.runtime.inspection import describe, layers_of, profiler
 from t2t.runtime.kernels import Kernels, context_config
 from t2t.runtime.outputs import Unsized, sized
 
-__all__ = ["Execution", "Port"]
-
 CPU = torch.device("cpu")
 
 ALIGNMENT = 256

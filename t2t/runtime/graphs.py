@@ -14,8 +14,6 @@ import torch
 
 from t2t.errors import EngineError
 
-__all__ = ["CudaCapture", "Graph", "refused"]
-
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it does not wait for the legacy default stream
 
 # A device has one stream for captures.

@@ -13,8 +13,6 @@ from t2t.io import TensorSpec
 from t2t.runtime.engine import Engine
 from t2t.runtime.execution import Execution
 
-__all__ = ["idle_engine"]
-
 
 def idle_engine(
     inputs: Sequence[TensorSpec],

@@ -8,8 +8,6 @@ from typing import Any
 from t2t.backend import trt
 from t2t.errors import EngineError
 
-__all__ = ["describe", "layers_of", "profiler"]
-
 
 def describe(engine: Any) -> dict[str, Any]:
     """Return name, memory in bytes and bindings of an ICudaEngine, as plain data."""

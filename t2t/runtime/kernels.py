@@ -16,8 +16,6 @@ from t2t.backend import trt
 from t2t.errors import EngineError
 from t2t.files import written_whole
 
-__all__ = ["Kernels", "context_config"]
-
 _log = logging.getLogger(__name__)
 
 

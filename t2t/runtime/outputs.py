@@ -12,8 +12,6 @@ import torch
 from t2t.backend import trt
 from t2t.errors import EngineError
 
-__all__ = ["Unsized", "sized"]
-
 
 def sized(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device

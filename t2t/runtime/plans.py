@@ -13,8 +13,6 @@ from t2t.backend import trt
 from t2t.errors import BackendError, EngineError
 from t2t.plugins.classes import register_creator
 
-__all__ = ["Budget", "Origin", "PlanData", "as_plan", "deserialize", "origin_of"]
-
 PlanData = bytes | bytearray | memoryview | np.ndarray[Any, Any] | torch.Tensor
 """Forms in which a plan is accepted."""
 

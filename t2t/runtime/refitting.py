@@ -17,8 +17,6 @@ from t2t.reference import Program
 from t2t.reference.layer import Layer
 from t2t.runtime.plans import PlanData, deserialize, origin_of
 
-__all__ = ["changed_weights", "refitted_plan"]
-
 _AGAIN = "convert the module again"
 # By the executor's names of weights; TensorRT has no role for a scale layer's power.
 _ROLES = {

@@ -25,8 +25,6 @@ from t2t.tracing.emit import emit_calls
 from t2t.tracing.graph import Call, Graph, Value
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["HIGHER_ORDER", "NO_LOOPS", "trip_count"]
-
 NO_LOOPS = (
     "torch.{name} has no converter: use operators on whole tensors, torch.cond, while_loop, scan, "
     "or a Python loop of fixed length, which is unrolled"

@@ -22,8 +22,6 @@ from t2t.tracing.graph import Call, Value, map_tree, tree_leaves
 from t2t.tracing.operators import draws_random
 from t2t.tracing.recorder import Recorder
 
-__all__ = ["Masks"]
-
 aten = torch.ops.aten
 
 _CHOOSING = (aten.index.Tensor, aten.masked_select.default, aten.nonzero.default)
