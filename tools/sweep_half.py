@@ -118,14 +118,16 @@ def write(results: Sequence[Half], known: Collection[str]) -> None:
                 rows[line.split(" | ")[0][2:]] = line
     rows.update({result.name: result.row() for result in results})
     rows = {name: row for name, row in rows.items() if name in known}
-    summary = []
-    for index, name in enumerate(TYPES):
-        table = [row.strip("| ").split(" | ") for row in rows.values() if row.count("|") == 8]
-        told = [row for row in table if re.match(r"[\d.]+e[-+]\d+$", row[1])]
-        alone = sum(float(row[1 + 3 * index]) <= TOLERANCE for row in told)
-        summary.append(f"{name}: {alone} of {len(told)} as they are, the others tuned")
-    failed = sum("refused: " in row or "crash: " in row for row in rows.values())
-    text = f"{len(rows)} models. {'; '.join(summary)}. {failed} without figures."
+    table = [row.strip("| ").split(" | ") for row in rows.values()]
+    told = [cells for cells in table if re.match(r"inf|nan|[\d.]+e[-+]\d+$", cells[1])]
+    alone = [
+        f"{sum(float(cells[1 + 3 * index]) <= TOLERANCE for cells in told)} in {name}"
+        for index, name in enumerate(TYPES)
+    ]
+    text = (
+        f"{len(told)} models with figures: {' and '.join(alone)} meet {TOLERANCE:g} as they are, "
+        f"the others with what the tuner keeps. {len(rows) - len(told)} models without figures."
+    )
     head = HEAD.format(packages=versions(), summary=text, tolerance=TOLERANCE)
     TARGET.write_text(head + "\n".join(rows[name] for name in sorted(rows)) + "\n", "utf-8")
 
