@@ -81,9 +81,8 @@ def read_tensors(
         CheckpointError: it is damaged, is no such file, or holds more than that.
         OSError: it cannot be opened.
     """
-    with _LargePages(
-        io.FileIO(path)
-    ) as file:  # an OSError of torch.load can only come from damage then
+    # Opened here, so that an OSError of torch.load can only come from damage.
+    with _LargePages(io.FileIO(path)) as file:
         if not file.read(1):
             raise CheckpointError(f"{os.fspath(path)} is no {what}: it is empty")
         file.seek(0)

@@ -190,9 +190,16 @@ def with_places(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return put(x, (mask, places[mask]), y[mask].sum(-1))
 
 
+def of_bytes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A mask as it was before there was bool; PyTorch still takes it, with a warning."""
+    mask = (y > 0).to(torch.uint8)
+    return put(x, mask, y[mask] * 2)
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
 @pytest.mark.parametrize(
     "function",
-    [other_mask, mask_changed_between, moved, summed, normalized, divided, with_places],
+    [other_mask, mask_changed_between, moved, summed, normalized, divided, with_places, of_bytes],
 )
 def test_what_is_no_choice_stays_in_pytorch(function: Any) -> None:
     model = Masked(function)

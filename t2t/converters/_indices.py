@@ -98,7 +98,9 @@ def known_indices(
     numbers: list[torch.Tensor | None] = []
     for number in indices:
         if isinstance(number, FakeTensor | NoneType) or number.dtype not in MASKS:
-            numbers.append(number)
+            # PyTorch's own rule of shapes takes int8 for a mask, and not uint8.
+            is_byte = isinstance(number, FakeTensor) and number.dtype == torch.uint8
+            numbers.append(number.bool() if is_byte else number)  # type: ignore[union-attr]
             continue
         with unset_fake_temporarily():
             numbers += mask_indices(number)

@@ -185,17 +185,14 @@ class Layers(NetworkCore):
         Weights are cast to the input's dtype.
         """
         x = self.tensor(input)
+        dtype = self.dtype_of(x)
         weights = [
-            trt.Weights(x.dtype) if w is None else self._weight_like(w, x)
+            trt.Weights(x.dtype) if w is None else self.weight(w, dtype)
             for w in (shift, scale, power)
         ]
         layer = self.add("add_scale_nd", x, member("ScaleMode", mode), *weights, channel_axis)
         self._note_weights(layer, **dict(zip(("shift", "scale", "power"), weights, strict=True)))
         return self.result(layer)
-
-    def _weight_like(self, weight: torch.Tensor, x: NetworkTensor) -> Any:
-        from_trt = self.dtype_of(x)
-        return self.weight(weight, from_trt)
 
     def add_normalization(
         self,
