@@ -425,6 +425,7 @@ def _cut(
         partition=partition,
         parts=parts,
         state=trace.example.state,
+        built={"tf32": options["tf32"]},
     )
 
 
@@ -705,7 +706,7 @@ _OF_BUILDER = (
 )
 
 # What a checkpoint says of how the plan was built.
-_KEPT = ("weight_streaming", "dla_core")
+_KEPT = ("weight_streaming", "dla_core", "tf32")
 
 _DEFAULTS = {
     name: parameter.default

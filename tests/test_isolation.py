@@ -30,6 +30,7 @@ from torch import nn
 
 import t2t
 from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
+from t2t.float32 import float32_precision
 from t2t.isolation import SavedMemory, preserved, storage_key
 from t2t.isolation.preserve import _WriteGuard
 from t2t.lowering import to_network
@@ -852,13 +853,42 @@ def test_modules_are_left_after_an_error_at_any_call(steps: list[str]) -> None:
             assert gc.isenabled()
 
 
-@pytest.mark.skipif(
+IN_MAIN = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals reach that only"
 )
-def test_ctrl_c_at_any_point_leaves_everything(request: pytest.FixtureRequest) -> None:
+# Python reports, and drops, what is raised while it frees an object.
+DROPPED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@IN_MAIN
+@DROPPED
+def test_ctrl_c_while_an_object_is_freed(default_interrupts: None) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    class Frees(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            Freed()
+            return x * 2
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        to_network(Frees(), [X])
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.fixture
+def default_interrupts() -> Any:
     # A shell's background jobs start with Ctrl-C ignored.
-    before_all = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before_all))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@IN_MAIN
+@DROPPED
+def test_ctrl_c_at_any_point_leaves_everything(default_interrupts: None) -> None:
     module = Everything(["assign", "write", "cached", "call", "hook", "hold"]).eval()
     before, names = described(module), patched_names()
     to_network(module, [X])
@@ -979,3 +1009,113 @@ def test_an_error_in_verify_leaves_the_module() -> None:
     report = t2t.verify(module, fails, [X])
     assert not report.ok
     assert described(module) == before
+
+
+# -- float32 in float32 --------------------------------------------------------------------------
+
+backends = torch.backends
+PRECISIONS = {
+    "as PyTorch comes": lambda: None,
+    "TF32 for matrix products": lambda: torch.set_float32_matmul_precision("high"),
+    "bfloat16 for matrix products": lambda: torch.set_float32_matmul_precision("medium"),
+    "no TF32 for convolutions": lambda: setattr(backends.cudnn, "allow_tf32", False),
+    "only cuBLAS": lambda: setattr(backends.cuda.matmul, "allow_tf32", True),
+}
+if hasattr(backends, "fp32_precision"):
+    PRECISIONS |= {
+        "everything": lambda: setattr(backends, "fp32_precision", "tf32"),
+        "everything exact": lambda: setattr(backends, "fp32_precision", "ieee"),
+        "cuDNN": lambda: setattr(backends.cudnn, "fp32_precision", "tf32"),
+        "cuBLAS": lambda: setattr(backends.cuda.matmul, "fp32_precision", "tf32"),
+        "oneDNN": lambda: setattr(backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    }
+
+
+def float32_setting() -> list[Any]:
+    """Everything that can be asked about it; some questions raise, by what was set."""
+    owners = [backends, backends.cudnn, backends.cuda.matmul]
+    for library in (backends.cudnn, backends.mkldnn):
+        owners += [getattr(library, name, None) for name in ("conv", "rnn", "matmul")]
+    questions: list[Any] = [
+        torch.get_float32_matmul_precision,
+        lambda: backends.cuda.matmul.allow_tf32,
+        lambda: backends.cudnn.allow_tf32,
+        *(lambda owner=owner: getattr(owner, "fp32_precision", None) for owner in owners),
+    ]
+    found: list[Any] = []
+    for question in questions:
+        try:
+            found.append(question())
+        except RuntimeError:
+            found.append("raises")
+    return found
+
+
+def convolutions_are_exact() -> bool:
+    conv = getattr(backends.cudnn, "conv", None)
+    return conv.fp32_precision == "ieee" if conv else not backends.cudnn.allow_tf32
+
+
+class SeesTheSetting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.seen, self.pipe = os.pipe()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # Lists would be put back as they were.
+        os.write(self.pipe, b"exact " if convolutions_are_exact() else b"else ")
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_float32_is_exact_where_results_are_compared(name: str) -> None:
+    """In a process of its own: nothing takes such a setting back wholly."""
+    process = multiprocessing.get_context("fork").Process(target=_compares, args=(name,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _compares(name: str) -> None:
+    PRECISIONS[name]()
+    before = float32_setting()
+    module = SeesTheSetting().eval()
+    converted = t2t.convert(module, [X])
+    os.read(module.seen, 1000)
+    assert float32_setting() == before
+    for work in (
+        lambda: t2t.verify(module, converted, [X], raise_on_error=True),
+        lambda: t2t.compare_layers(converted, module, [X]),
+        lambda: t2t.convert(module, [X], fp16=True, tolerance=1e-6),
+    ):
+        work()
+        assert os.read(module.seen, 1000).split()[-1] == b"exact"
+        assert float32_setting() == before
+    watched: list[bool] = []
+    converted.program.run([X], watch=lambda layer, made: watched.append(convolutions_are_exact()))
+    assert watched
+    assert all(watched)
+    assert float32_setting() == before
+
+
+def test_threads_share_float32() -> None:
+    """One that began while another was comparing puts back what was before both."""
+    before, entered, go = float32_setting(), threading.Event(), threading.Event()
+
+    def converts() -> None:
+        with preserved(nn.Identity()):
+            entered.set()
+            go.wait()
+
+    thread = threading.Thread(target=converts)
+    with float32_precision.exact():
+        thread.start()
+        entered.wait()
+        assert convolutions_are_exact()
+    assert float32_setting() == before
+    with float32_precision.exact():
+        go.set()
+        thread.join()
+        assert convolutions_are_exact()
+    assert float32_setting() == before

@@ -20,6 +20,7 @@ ORDER = (
     "version",
     "errors",
     "torch_internals",
+    "float32",
     "isolation",
     "examples",
     "backend",
@@ -58,7 +59,7 @@ ORDER = (
     "cli",
 )
 # The executor judges converters, so it knows nothing of them.
-REFERENCE_NEEDS = ("errors", "isolation", "backend", "dtypes", "files", "operator_data")
+REFERENCE_NEEDS = ("errors", "float32", "isolation", "backend", "dtypes", "files", "operator_data")
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

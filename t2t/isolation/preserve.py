@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from t2t.float32 import float32_precision
 from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
 from t2t.torch_internals import DispatchMode, HigherOrderOperator, schema_of
 
@@ -135,7 +136,7 @@ def preserved_torch_state() -> Iterator[None]:
         (torch.is_grad_enabled, torch.set_grad_enabled),
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (float32_precision.get, float32_precision.put),
         (torch.get_num_threads, torch.set_num_threads),
         (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
         (lambda: cudnn.benchmark, functools.partial(setattr, cudnn, "benchmark")),
@@ -210,6 +211,7 @@ class Interrupts:
         self.previous: Any = None
         self._open = False
         self._pending: tuple[Any, ...] | None = None
+        self._raised: tuple[Any, ...] | None = None
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -218,6 +220,8 @@ class Interrupts:
         try:
             self.raise_pending()
             yield
+            # Python ignores an error while it frees an object, such as a generator that waits.
+            self._pending = self._pending or self._raised
         finally:
             self._open = False
 
@@ -241,7 +245,8 @@ class Interrupts:
     def raise_pending(self) -> None:
         """Do what the signal would have done."""
         if self._pending is not None:
-            args, self._pending = self._pending, None
+            args = self._raised = self._pending
+            self._pending = None
             # Once: the restoration that follows must not be interrupted in turn.
             self._open = False
             self.previous(*args)

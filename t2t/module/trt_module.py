@@ -86,7 +86,8 @@ class TRTModule(torch.nn.Module):
             is another one.
         plugins: names of the operators that PyTorch runs inside the engine.
         weights: how the weights come from the original's, for `refit`; or why that is not known.
-        built: what else `details` say of how the plan was built: "weight_streaming", "dla_core".
+        built: what else `details` say of how the plan was built: "weight_streaming", "dla_core",
+            "tf32".
 
     Attributes:
         require_engine: raise EngineError where the engine cannot run, instead of running in

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from t2t.errors import ConversionError
+from t2t.float32 import float32_precision
 from t2t.io import Parameters, Signature, copied
 from t2t.isolation import preserved
 from t2t.lowering import Traced
@@ -102,5 +103,5 @@ def _run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     except ConversionError as error:
         raise ConversionError(f"tuning_inputs: {error}") from error
     args, kwargs = copied((args, kwargs))
-    with preserved(module), torch.no_grad():
+    with preserved(module), float32_precision.exact(), torch.no_grad():
         return copied(module(*args, **kwargs))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from t2t.errors import VerificationError
+from t2t.float32 import float32_precision
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import RanOn, TRTModule
@@ -321,7 +322,7 @@ def _of_module(
     made: dict[str, list[Tensor]] = defaultdict(list)
     args, kwargs = map_tree(lambda x: x.clone() if isinstance(x, Tensor) else x, (args, kwargs))
     # Takes the hooks away again, too.
-    with preserved(module), torch.no_grad():
+    with preserved(module), float32_precision.exact(), torch.no_grad():
         for path, part in module.named_modules():
             part.register_forward_hook(_hook(made[path]))
         module(*args, **kwargs)

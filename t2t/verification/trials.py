@@ -15,6 +15,7 @@ import torch
 from t2t.dtypes import RTOL
 from t2t.errors import EngineError, T2TError, VerificationError
 from t2t.examples import random_like
+from t2t.float32 import float32_precision
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
 from t2t.module import TRTModule, engine_required
@@ -53,8 +54,9 @@ def verify(
     there are two. A module converted with int8 or fp8 is compared with the original as it computes
     with rounded operands in PyTorch (`t2t.fake_quantized`), so that an error of the conversion is
     not taken for one of rounding; how far it is from the original itself, the report says as
-    ``quantization_error``. Neither the module, its buffers, its training
-    flags nor the inputs change.
+    ``quantization_error``. The original computes float32 without TF32, which PyTorch lets
+    convolutions on GPUs round to. Neither the module, its buffers, its training flags nor the
+    inputs change.
 
     Args:
         module: the original.
@@ -64,9 +66,9 @@ def verify(
         kwargs: more keyword arguments.
         random_inputs: how many random inputs to try besides the given ones.
         rtol: largest allowed norm of a difference over the norm of the original's output; None
-            takes 1e-4 for fp32, 2e-2 for fp16 and 5e-2 for bf16, by the converted module's
-            precision and the output's dtype; where activations are rounded to 8 bits, 1e-2 for
-            fp32 and 1e-1 for half precision.
+            takes 1e-4 for fp32, 2e-2 for fp16 and tf32=True, and 5e-2 for bf16, by the converted
+            module's precision and the output's dtype; where activations are rounded to 8 bits, 2e-2
+            for fp32 and 1e-1 for half precision.
         quantization_rtol: largest allowed ``quantization_error``. What is lost without harm is for
             the task's own measure to say; half of the output is lost by wrong scales only.
         seed: of the random inputs.
@@ -185,6 +187,8 @@ class _Pair:
         """Return how far outputs may be apart, by the precision in which they were computed."""
         precision = getattr(self._module_trt, "precision", "fp32")
         default = RTOL.get(precision, RTOL["fp32"])
+        if any(part.details.get("tf32") for part in self.parts):
+            default = max(default, RTOL["fp16"])  # both have 10 bits of mantissa
         if _rounds(self._module_trt):
             default = _RTOL_ROUNDED.get(precision, default)
         if self._edges == torch.float32:
@@ -199,14 +203,14 @@ class _Pair:
 
     def original(self, call: Any) -> Any:
         """Return the original's outputs."""
-        with preserved(self._module):
+        with preserved(self._module), float32_precision.exact():
             return _call(self._module, call)
 
     def expected(self, call: Any, original: Any) -> Any:
         """Return what to expect: the original's outputs, or what it gives with rounded operands."""
         if self._rounded is None:
             return original
-        with preserved(self._module):
+        with preserved(self._module), float32_precision.exact():
             return _call(self._rounded, call)
 
     def converted(self, call: Any) -> Any:
