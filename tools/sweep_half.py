@@ -2,6 +2,7 @@
 
 python tools/sweep_half.py             everything (some hours on one core)
 python tools/sweep_half.py timm        only names that begin with this, or match a shell pattern
+python tools/sweep_half.py --device cuda --jobs 16    minutes, where there is a GPU
 
 Each model is traced once. Where its network in half precision misses the tolerance, the tuner looks
 for what has to stay in float32. Both networks are built. Exits with 1 where that fails. Needs the
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import re
 import sys
-import time
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from zoo.page import versions
 
 from t2t.building import build
 from t2t.errors import T2TError
+from t2t.io import map_tree
 from t2t.lowering import trace_module
 from t2t.precision import Policy, Tuning
 from t2t.tuning import Trials, tuned
@@ -39,9 +42,9 @@ Written by `make sweep-half` ({packages}); do not edit.
 
 The models of [the sweep](models.md), with the same weights and inputs, converted with `fp16=True`
 and with `bf16=True`. The error is that of the network in the reference executor against PyTorch's
-float32, relative, the largest over two inputs and all outputs. Where it is above {tolerance:g},
-`tolerance={tolerance:g}` keeps in float32 what the third column of a type says, which leaves the
-error of the second. Every network is built.
+float32, relative, the largest over two inputs and all outputs{device}. Where it is above
+{tolerance:g}, `tolerance={tolerance:g}` keeps in float32 what the third column of a type says,
+which leaves the error of the second. Every network is built.
 
 {summary}
 
@@ -70,10 +73,12 @@ class Half:
         return f"| {self.name} | " + " | ".join(cells) + " |"
 
 
-def examine(case: Case) -> Half:
-    """Convert a model in both types."""
+def examine(case: Case, device: str = "cpu") -> Half:
+    """Convert a model in both types and run it on a device."""
     try:
         module, inputs = prepare(case)
+        module = module.to(device)
+        inputs = map_tree(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, inputs)
         args, kwargs = inputs[0]
         trace = trace_module(module, args, kwargs, **case.options)
         trials = Trials(trace, module, inputs)
@@ -109,7 +114,7 @@ def cases() -> Iterator[Case]:
             yield case
 
 
-def write(results: Sequence[Half], known: Collection[str]) -> None:
+def write(results: Sequence[Half], known: Collection[str], device: str) -> None:
     """Put new rows into the page, in the place of older ones of the same names."""
     rows: dict[str, str] = {}
     if TARGET.exists():
@@ -128,7 +133,8 @@ def write(results: Sequence[Half], known: Collection[str]) -> None:
         f"{len(told)} models with figures: {' and '.join(alone)} meet {TOLERANCE:g} as they are, "
         f"the others with what the tuner keeps. {len(rows) - len(told)} models without figures."
     )
-    head = HEAD.format(packages=versions(), summary=text, tolerance=TOLERANCE)
+    where = "" if device == "cpu" else ", both on a GPU"
+    head = HEAD.format(packages=versions(), device=where, summary=text, tolerance=TOLERANCE)
     TARGET.write_text(head + "\n".join(rows[name] for name in sorted(rows)) + "\n", "utf-8")
 
 
@@ -137,18 +143,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("patterns", nargs="*", help="shell patterns of names, or their beginnings")
     parser.add_argument("--seconds", type=float, default=900, help="limit for each model")
+    parser.add_argument("--device", default="cpu", help="where PyTorch and the executor compute")
+    parser.add_argument("--jobs", type=int, default=1, help="how many models at a time")
     options = parser.parse_args()
     known = {case.name: case for case in cases()}
+    patterns = options.patterns or [""]
+    wanted = [
+        case
+        for name, case in known.items()
+        if any(name.startswith(p) or fnmatch.fnmatch(name, p) for p in patterns)
+    ]
+    work = functools.partial(examine, device=options.device)
     results: list[Half] = []
-    for name, case in known.items():
-        patterns = options.patterns
-        if patterns and not any(name.startswith(p) or fnmatch.fnmatch(name, p) for p in patterns):
-            continue
-        started = time.perf_counter()
-        results.append(in_process(case, options.seconds, examine, Half))
-        sys.stdout.write(f"{results[-1].row()} {time.perf_counter() - started:.0f} s\n")
-        sys.stdout.flush()
-        write(results, known)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        runs = [pool.submit(in_process, case, options.seconds, work, Half) for case in wanted]
+        for run in as_completed(runs):
+            results.append(run.result())
+            sys.stdout.write(f"{results[-1].row()}\n")
+            sys.stdout.flush()
+            write(results, known, options.device)
     return int(any(result.result for result in results))
 
 
