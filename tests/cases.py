@@ -27,6 +27,7 @@ __all__ = [
     "OpCase",
     "ids",
     "integers",
+    "leaves",
     "operators_of",
     "parts_of",
     "run_case",
@@ -97,6 +98,18 @@ class OpCase:
         if (self.rtol or self.atol or not self.build) and not self.reason:
             raise ValueError(f"{self.name}: a widened tolerance needs its reason")
 
+    def assert_close(self, result: torch.Tensor, wanted: torch.Tensor) -> None:
+        """Raise where a result differs from PyTorch's by more than the row allows."""
+        assert result.dtype == wanted.dtype
+        rtol, atol = TOLERANCES.get(wanted.dtype, (0.0, 0.0))
+        torch.testing.assert_close(
+            result,
+            wanted,
+            rtol=rtol if self.rtol is None else self.rtol,
+            atol=atol if self.atol is None else self.atol,
+            equal_nan=True,
+        )
+
 
 def ids(cases: Sequence[OpCase]) -> list[Any]:
     """Give the rows as pytest parameters, named."""
@@ -123,13 +136,13 @@ def run_case(case: OpCase) -> Conversion | None:
     program = capture(conversion.network.raw, conversion.network.weights)
     second = _draw(case, 2, case.shapes or None)
     for inputs in (first, second):
-        expected = _leaves(function(*_cloned(inputs)))
+        expected = leaves(function(*_cloned(inputs)))
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
         got = program.run(_cloned(tensors))
         results = [got[spec.name] for spec in conversion.signature.outputs]
         assert len(results) == len(expected)
         for result, wanted in zip(results, expected, strict=True):
-            _assert_close(case, result, wanted)
+            case.assert_close(result, wanted)
     if case.build:
         plan = build(
             conversion.network.raw,
@@ -190,23 +203,12 @@ def _cloned(inputs: Sequence[Any]) -> list[Any]:
     return [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
 
 
-def _leaves(output: Any) -> list[torch.Tensor]:
+def leaves(output: Any) -> list[torch.Tensor]:
+    """Return the tensors of an output."""
     if isinstance(output, torch.Tensor):
         return [output]
     items = output.values() if isinstance(output, Mapping) else output
-    return [leaf for item in items for leaf in _leaves(item)]
-
-
-def _assert_close(case: OpCase, result: torch.Tensor, wanted: torch.Tensor) -> None:
-    assert result.dtype == wanted.dtype
-    rtol, atol = TOLERANCES.get(wanted.dtype, (0.0, 0.0))
-    torch.testing.assert_close(
-        result,
-        wanted,
-        rtol=rtol if case.rtol is None else case.rtol,
-        atol=atol if case.atol is None else case.atol,
-        equal_nan=True,
-    )
+    return [leaf for item in items for leaf in leaves(item)]
 
 
 def _listing(conversion: Conversion) -> str:

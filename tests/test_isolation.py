@@ -430,6 +430,50 @@ def test_a_cache_that_the_example_does_not_show_is_refused() -> None:
     assert list(t2t.convert(module, [X[:1], torch.tensor([0])]).state) == ["cache"]
 
 
+class CachesBiases(nn.Module):
+    """As timm's LeViT: a table of weights, made at the first call on a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+        self.cache: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        device = str(x.device)
+        if device not in self.cache:
+            self.cache[device] = self.biases[torch.tensor([0, 2, 1, 0])]
+        return x + self.cache[device]
+
+
+def test_a_table_of_weights_that_is_kept_converts() -> None:
+    module = CachesBiases().eval()
+    assert_converts(module, X)
+    assert module.cache == {}
+
+
+class CachesTokens(nn.Module):
+    """A cache of what earlier tokens were, which this one does not read yet."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, 4)
+        self.cache: list[torch.Tensor] = []
+
+    def forward(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        if not self.cache:
+            self.cache.append(torch.zeros(8, 4))
+        self.cache[0] = self.cache[0].index_copy(0, place, self.embedding(token))
+        return ((torch.arange(8) <= place).unsqueeze(1) * self.cache[0]).sum(0)
+
+
+@pytest.mark.parametrize("words", [1, 9])
+def test_a_cache_of_tokens_is_refused(words: int) -> None:
+    """The only token that there is leaves the same behind in every call."""
+    token = torch.tensor([0, words - 1])[-1:]
+    with pytest.raises(StateError, match=r"keeps state .*'cache\[0\]'"):
+        to_network(CachesTokens(words).eval(), [token, torch.tensor([0])])
+
+
 def test_random_numbers_that_decide_nothing_convert() -> None:
     """As layer drop, which draws a number in evaluation, too."""
 

@@ -57,7 +57,10 @@ def index_put(
     axes = [axis for axis, _ in given]
     order = [*axes, *(axis for axis in range(self.ndim) if axis not in axes)]
     sizes = [self.shape[axis] for axis in axes]
-    numbers = torch.broadcast_tensors(*(index.long() for _, index in given))  # type: ignore[no-untyped-call]
+    # Indices, and one value for all, may lie on the CPU where the tensor does not.
+    values = values.to(self.device)
+    places = [index.to(self.device, torch.int64) for _, index in given]
+    numbers = torch.broadcast_tensors(*places)  # type: ignore[no-untyped-call]
     position = torch.zeros((), dtype=torch.int64)
     for number, size in zip(numbers, sizes, strict=True):
         position = position * size + torch.where(number < 0, number + size, number)

@@ -73,7 +73,7 @@ class LayerStep(Step):
     def _moved(self, given: list[Tensor | None]) -> list[Tensor | None]:
         """Bring host tensors to the device where they meet tensors of the device."""
         data = [t for i, t in enumerate(given) if t is not None and i not in self._host]
-        if not any(tensor.is_cuda for tensor in data):
+        if all(tensor.is_cpu for tensor in data):
             return given
         return [
             tensor if tensor is None or i in self._host else tensor.to(self._device)

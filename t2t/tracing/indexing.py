@@ -140,7 +140,7 @@ class _TensorIndices:
     def _narrow(self, input: torch.Tensor, dim: int, start: Any, length: Any) -> Any:
         if not self._is_number(start):
             return NotImplemented
-        places = self._position(start) + torch.arange(length)
+        places = self._position(start) + torch.arange(length, device=start.device)
         return self._recorder.view_at(input, _axis(input, dim), places)
 
     def _select_scatter(self, input: torch.Tensor, src: torch.Tensor, dim: int, index: Any) -> Any:

@@ -345,6 +345,9 @@ def _prepare_torch(
 ) -> None:
     """Set torch up for the forward pass: how it computes, and what is patched."""
     recorder = tracer.recorder
+    # PyTorch notes once for all which functions take a default device: not those of the trace.
+    with torch.device("cpu"):
+        torch.empty(0)
     if sizes is not None:
         # A size of 1 in the example must not be treated as special.
         stack.enter_context(sizes_of_one_are_ordinary())

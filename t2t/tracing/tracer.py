@@ -507,7 +507,7 @@ class Tracer:
         if formula.precision != "follow":
             self.recorder.precision = formula.precision
         try:
-            with self.dispatch_mode:
+            with self.dispatch_mode, _where_tables_go(formula, args, kwargs):
                 return formula.function(*self.recorder.fakes(args), **self.recorder.fakes(kwargs))
         finally:
             self.recorder.formulas.pop()
@@ -583,6 +583,14 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, torch.Tensor):  # as most results are; a walk over trees takes its time
         return [tree]
     return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def _where_tables_go(formula: Formula, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+    """Let a registered formula make its tables where the tensors are that it is given."""
+    # PyTorch's own say where; and inside of such a context they would lead back to themselves.
+    tensors = _tensors((args, kwargs)) if formula.names else []
+    device = next((x.device for x in tensors if x.device.type != "cpu"), None)
+    return nullcontext() if device is None else torch.device(device)
 
 
 _MAKES_COMPLEX = (
