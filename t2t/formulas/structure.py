@@ -52,6 +52,43 @@ def unbind(self: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
     return [aten.select.int(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
+@formula("aten::_thnn_fused_lstm_cell.default")
+def lstm_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    cx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take one step of an LSTM, as nn.LSTMCell does on a GPU."""
+    gates = _with_bias(input_gates, input_bias) + _with_bias(hidden_gates, hidden_bias)
+    enters, forgets, new, leaves = gates.chunk(4, 1)
+    cell = forgets.sigmoid() * cx + enters.sigmoid() * new.tanh()
+    # The last is for the gradient.
+    return leaves.sigmoid() * cell.tanh(), cell, torch.zeros_like(input_gates)
+
+
+@formula("aten::_thnn_fused_gru_cell.default")
+def gru_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    hx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take one step of a GRU, as nn.GRUCell does on a GPU."""
+    given = _with_bias(input_gates, input_bias).chunk(3, 1)
+    kept = _with_bias(hidden_gates, hidden_bias).chunk(3, 1)
+    reset, update = ((given[i] + kept[i]).sigmoid() for i in range(2))
+    new = (given[2] + reset * kept[2]).tanh()
+    # The last is for the gradient.
+    return new + update * (hx - new), hx.new_zeros(hx.shape[0], 5 * hx.shape[1])
+
+
+def _with_bias(gates: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return gates if bias is None else gates + bias
+
+
 @formula("aten::native_batch_norm.default")
 def native_batch_norm(
     input: torch.Tensor,
