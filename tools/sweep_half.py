@@ -42,14 +42,14 @@ Written by `make sweep-half` ({packages}); do not edit.
 
 The models of [the sweep](models.md), with the same weights and inputs, converted with `fp16=True`
 and with `bf16=True`. The error is that of the network in the reference executor against PyTorch's
-float32, relative, the largest over two inputs and all outputs{device}. Where it is above
-{tolerance:g}, `tolerance={tolerance:g}` keeps in float32 what the third column of a type says,
-which leaves the error of the second. Every network is built.
+float32, relative, the largest over two inputs and all outputs. Where it is above {tolerance:g},
+`tolerance={tolerance:g}` keeps in float32 what the third column of a type says, which leaves the
+error of the second. Both ran on the device that the last column names. Every network is built.
 
 {summary}
 
-| model | fp16: error | with float32 | in float32 | bf16: error | with float32 | in float32 |
-|---|---|---|---|---|---|---|
+| model | fp16: error | with float32 | in float32 | bf16: error | with float32 | in float32 | on |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -61,16 +61,18 @@ class Half:
         name: the model's name.
         result: why there are no figures; "" where there are.
         cells: for each type the error, the error of the tuned network, and what it keeps.
+        device: where both ran, and with which PyTorch.
     """
 
     name: str
     result: str = ""
     cells: list[str] = field(default_factory=list)
+    device: str = ""
 
     def row(self) -> str:
         """Return the row as Markdown."""
         cells = self.cells or [self.result.replace("|", "\\|"), "", "", "", "", ""]
-        return f"| {self.name} | " + " | ".join(cells) + " |"
+        return f"| {self.name} | " + " | ".join([*cells, self.device]) + " |"
 
 
 def examine(case: Case, device: str = "cpu") -> Half:
@@ -82,7 +84,8 @@ def examine(case: Case, device: str = "cpu") -> Half:
         args, kwargs = inputs[0]
         trace = trace_module(module, args, kwargs, **case.options)
         trials = Trials(trace, module, inputs)
-        result = Half(case.name)
+        where = f"{device}, torch {torch.__version__.partition('+')[0]}"
+        result = Half(case.name, device=where)
         for low in TYPES.values():
             policy = Policy(low)
             error = trials.error(policy)
@@ -114,7 +117,7 @@ def cases() -> Iterator[Case]:
             yield case
 
 
-def write(results: Sequence[Half], known: Collection[str], device: str) -> None:
+def write(results: Sequence[Half], known: Collection[str]) -> None:
     """Put new rows into the page, in the place of older ones of the same names."""
     rows: dict[str, str] = {}
     if TARGET.exists():
@@ -133,8 +136,7 @@ def write(results: Sequence[Half], known: Collection[str], device: str) -> None:
         f"{len(told)} models with figures: {' and '.join(alone)} meet {TOLERANCE:g} as they are, "
         f"the others with what the tuner keeps. {len(rows) - len(told)} models without figures."
     )
-    where = "" if device == "cpu" else ", both on a GPU"
-    head = HEAD.format(packages=versions(), device=where, summary=text, tolerance=TOLERANCE)
+    head = HEAD.format(packages=versions(), summary=text, tolerance=TOLERANCE)
     TARGET.write_text(head + "\n".join(rows[name] for name in sorted(rows)) + "\n", "utf-8")
 
 
@@ -161,7 +163,7 @@ def main() -> int:
             results.append(run.result())
             sys.stdout.write(f"{results[-1].row()}\n")
             sys.stdout.flush()
-            write(results, known, options.device)
+            write(results, known)
     return int(any(result.result for result in results))
 
 
