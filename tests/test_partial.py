@@ -80,6 +80,20 @@ def test_the_largest_parts_that_convert_are_engines() -> None:
     assert converted.parts.share == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("options", [{}, {"fp16": True}, {"tf32": True}])
+def test_verify_takes_a_model_with_engines_in_it(options: dict[str, Any]) -> None:
+    model = made()
+    converted = t2t.convert(model, [X], partial=True, **options)
+    report = t2t.verify(model, converted, [X], raise_on_error=True)
+    assert len(report.ran_on) == len(converted.engines) > 1
+    assert converted.precision == ("fp16" if "fp16" in options else "fp32")
+    assert report.rtol == (2e-2 if options else 1e-4)
+    other = made()
+    with torch.no_grad():
+        other.head.linear.bias += 1
+    assert not t2t.verify(other, converted, [X])
+
+
 def test_a_model_that_converts_whole_is_converted_whole() -> None:
     model = made().body
     whole, partial = (t2t.convert(model, [X], partial=flag) for flag in (False, True))

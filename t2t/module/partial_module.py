@@ -87,6 +87,12 @@ class PartialModule(TRTModule):
             if isinstance(module, TRTModule)
         }
 
+    @property
+    def precision(self) -> str | None:
+        """What the engines compute in: "fp32", or the half precision that any of them has."""
+        found = {engine.precision for engine in self.engines.values()}
+        return next((name for name in ("bf16", "fp16") if name in found), "fp32")
+
     def extra_repr(self) -> str:
         """Return the table of parts."""
         return str(self.parts)

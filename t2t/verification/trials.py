@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -18,7 +18,7 @@ from t2t.examples import random_like
 from t2t.float32 import float32_precision
 from t2t.io import arguments, map_tree
 from t2t.isolation import preserved
-from t2t.module import TRTModule, engine_required
+from t2t.module import PartialModule, TRTModule, engine_required
 from t2t.quantization.simulation import FakeQuantized, fake_quantized
 from t2t.verification.metrics import measure
 from t2t.verification.report import OutputReport, Report
@@ -175,13 +175,13 @@ class _Pair:
 
     def __init__(self, module: Callable[..., Any], module_trt: Callable[..., Any]) -> None:
         self._module, self._module_trt = module, module_trt
-        quantization = module_trt.quantization if isinstance(module_trt, TRTModule) else None
+        quantization = module_trt.quantization if _is_whole(module_trt) else None
         plain = not isinstance(module, FakeQuantized)
         self._rounded = fake_quantized(module, quantization) if quantization and plain else None
         # What the converted module takes for float32.
         self._edges = at_edges(module_trt, torch.zeros(())).dtype
         found = module_trt.modules() if isinstance(module_trt, torch.nn.Module) else ()
-        self.parts = [part for part in found if isinstance(part, TRTModule)]
+        self.parts = [part for part in found if _is_whole(part)]
 
     def tolerance(self) -> float:
         """Return how far outputs may be apart, by the precision in which they were computed."""
@@ -219,9 +219,14 @@ class _Pair:
         return outputs if self._edges == torch.float32 else _floats(outputs)
 
 
+def _is_whole(module: Any) -> TypeGuard[TRTModule]:
+    """Return whether a module is converted, and not a model with converted parts."""
+    return isinstance(module, TRTModule) and not isinstance(module, PartialModule)
+
+
 def at_edges(module: Any, call: Any) -> Any:
     """Return inputs of the original as a converted module takes them, which may be in half."""
-    name = module.details.get("low_precision_io") if isinstance(module, TRTModule) else None
+    name = module.details.get("low_precision_io") if _is_whole(module) else None
     low = getattr(torch, name) if name else torch.float32
     return _on_tensors(lambda x: x.to(low) if x.dtype == torch.float32 else x, call)
 
@@ -250,7 +255,7 @@ def _scores(
 
 def _rounds(module: Any) -> bool:
     """Return whether a converted module rounds activations, by calibration or as the model does."""
-    if not isinstance(module, TRTModule):
+    if not _is_whole(module):
         return False
     roundings = [x for call in module.quantization.calls for x in call.roundings]
     layers = module.program.layers if module.program is not None else ()
