@@ -134,6 +134,10 @@ WHOLE: list[tuple[str, tuple[int, ...], Callable[..., torch.Tensor]]] = [
 @pytest.mark.parametrize(("shape", "function"), [c[1:] for c in WHOLE], ids=[c[0] for c in WHOLE])
 def test_the_same_mask_is_a_choice(shape: tuple[int, ...], function: Any) -> None:
     model = Masked(function)
+    try:
+        model(*inputs(shape, 1))
+    except IndexError:
+        pytest.skip("PyTorch 2.8 refuses a number behind a mask of several dimensions")
     converted = t2t.convert(model, [*inputs(shape, 1)])
     assert not converted.parts
     check(model, converted, shape)

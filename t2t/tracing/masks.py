@@ -9,6 +9,7 @@ arguments stay as they are.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,6 +46,9 @@ _BY_DIMENSION = frozenset(
 )  # fmt: skip
 # A number that is not chosen may be 0, and integers have no infinity.
 _DIVIDING = frozenset(f"aten::{name}" for name in ("div", "floor_divide", "fmod", "remainder"))
+
+# Start, end and step of a slice.
+_ALL = [0, sys.maxsize, 1]
 
 _DEPTH = 8
 """How many calls lie at most between a mask and what two computations of it have in common."""
@@ -198,9 +202,8 @@ class _Rows:
             return False
         if name in _BY_DIMENSION:
             first = operands[0]
-            if first not in rows or self._axis(first.tensor) in _dimensions(
-                call, first.tensor.ndim
-            ):
+            along = () if _takes_all(call) else _dimensions(call, first.tensor.ndim)
+            if first not in rows or self._axis(first.tensor) in along:
                 return False
         elif torch.Tag.pointwise not in function.tags and name not in _BY_ELEMENT:
             return False
@@ -275,6 +278,12 @@ def _dimensions(call: Call, rank: int) -> Collection[int | None]:
     if dims is None or dims == []:
         return range(rank)
     return [dim % rank for dim in ([dims] if isinstance(dims, int) else dims)]
+
+
+def _takes_all(call: Call) -> bool:
+    """Return whether a call is of x[:], which older PyTorch makes for that part of an index."""
+    first = {aten.slice.Tensor: 2, aten.slice_scatter.default: 3}.get(call.function)
+    return first is not None and [*call.args[first:], *_ALL[len(call.args) - first :]] == _ALL
 
 
 def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
