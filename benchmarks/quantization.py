@@ -46,7 +46,10 @@ def _sizes() -> Figures:
     result = Figures(
         "Size of the plan, quantized",
         "All products in int8 or fp8, or the weights of linear layers alone (transformers), where "
-        "convolutions, embeddings and norms stay in float32.",
+        "convolutions, embeddings and norms stay in float32. TensorRT-RTX 1.7 keeps the CUDA "
+        "source of each fused elementwise kernel in the plan, 0.15 MB, once for each layer that "
+        "runs it: rounding adds three to each block of a transformer, 8.6 MB in ViT-B/16's int8 "
+        "plan, whose weights are 0.25 of float32's.",
         "quantized",
         "float32",
     )
