@@ -6,10 +6,8 @@ import functools
 import itertools
 import logging
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -239,6 +237,8 @@ class _Search:
 
         def compare(name: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
             del module
+            if any(isinstance(x, torch.Tensor) and x.grad_fn for x in tree_leaves(output)):
+                problems[name] = "the model computes gradients through it, which no engine has"
             if not problems[name]:
                 problems[name] = _difference(converted[name], args, kwargs, output)
 
@@ -275,33 +275,64 @@ class _Search:
     def table(self, reason: str) -> list[Part]:
         """Return what runs where."""
         shares = self._shares()
-        inside: dict[str, float] = defaultdict(float)
-        for name in self.engines:
-            parents = name.split(".")
-            for depth in range(1, len(parents)):
-                inside[".".join(parents[:depth])] += shares.get(name, 0.0)
-        rows = [] if not reason else [Part("(the model)", False, 0.0, reason)]
-        for name, _ in self._model.named_modules():
-            if name in self.engines or name in self.reasons:
-                rows.append(Part(name, name in self.engines, 0.0, self.reasons.get(name, "")))
-        # What engines inside of it do is none of PyTorch's work.
-        return [
-            replace(row, share=shares.get(row.name, 0.0) - inside.get(row.name, 0.0))
-            for row in rows
+        listed = [
+            name
+            for name, _ in self._model.named_modules()
+            if name in self.engines or name in self.reasons
+        ]
+        # What is listed inside of it is none of a row's own work.
+        work = {name: shares.get(name, 0.0) for name in ["", *listed]}
+        for name in listed:
+            parent = name.rpartition(".")[0]
+            while parent and parent not in work:
+                parent = parent.rpartition(".")[0]
+            work[parent] -= shares.get(name, 0.0)
+        rows = [Part("(the model)", False, work[""], reason)] if reason else []
+        return rows + [
+            Part(name, name in self.engines, work[name], self.reasons.get(name, ""))
+            for name in listed
         ]
 
     def _shares(self) -> dict[str, float]:
         """Return the share of all multiplications that each submodule makes, by PyTorch's count."""
-        with preserved(self._model), FlopCounterMode(display=False) as counter, _Uncounted():  # type: ignore[no-untyped-call]
+        counter: Any = FlopCounterMode(display=False)
+        counter.mod_tracker = _Running(self._model)
+        with preserved(self._model), counter, _Uncounted():  # type: ignore[no-untyped-call]
             self._run_model()
-        counts = counter.get_flop_counts()
-        total = sum(counts.get("Global", {}).values())
-        root = type(self._model).__name__
-        return {
-            name.removeprefix(f"{root}."): sum(operators.values()) / total
-            for name, operators in counts.items()
-            if total
+        counts = {
+            name: sum(operators.values()) for name, operators in counter.get_flop_counts().items()
         }
+        total = counts.get("Global", 0)
+        return {name: count / total for name, count in counts.items() if total}
+
+
+class _Running:
+    """Tells PyTorch's counter which submodules run now.
+
+    Its own tracker refuses a model that computes gradients in its forward pass.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.parents = {"Global"}
+        self._model = model
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> None:
+        for name, module in self._model.named_modules():
+            for handle in (
+                module.register_forward_pre_hook(functools.partial(self._begin, name)),
+                module.register_forward_hook(functools.partial(self._end, name), always_call=True),
+            ):
+                self._hooks.callback(handle.remove)
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.close()
+
+    def _begin(self, name: str, *_: Any) -> None:
+        self.parents.add(name)
+
+    def _end(self, name: str, *_: Any) -> None:
+        self.parents.discard(name)
 
 
 class _Uncounted(DispatchMode):  # type: ignore[no-untyped-call]

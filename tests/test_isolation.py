@@ -445,6 +445,28 @@ class CachesBiases(nn.Module):
         return x + self.cache[device]
 
 
+def test_a_module_that_was_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
+    converted = t2t.convert(module, [X])
+    assert t2t.verify(module, converted, [X])
+    assert module[1].running_var.is_inference()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_any_default_dtype(dtype: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        converted = t2t.convert(module, [X])
+        report = t2t.verify(module, converted, [X])
+    finally:
+        torch.set_default_dtype(before)
+    assert report.ok, report
+    assert report.max_rel_error < 1e-6
+
+
 def test_a_table_of_weights_that_is_kept_converts() -> None:
     module = CachesBiases().eval()
     assert_converts(module, X)

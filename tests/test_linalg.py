@@ -18,7 +18,8 @@ PIVOTS = "elimination in another order of operations, of matrices that are not w
 
 
 def regular(x: torch.Tensor) -> torch.Tensor:
-    return x + 3 * torch.eye(x.shape[-1])
+    """Make drawn matrices such that LAPACK's rounding, which differs by processor, stays small."""
+    return x + 8 * torch.eye(x.shape[-1])
 
 
 def positive(x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 import t2t
-from t2t.errors import CheckpointError, ConversionError, EngineError, OptionError, ShapeError
+from t2t.errors import (
+    CheckpointError,
+    ConversionError,
+    EngineError,
+    OptionError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from t2t.module import Part
 from t2t.partial import _difference
 
@@ -229,6 +236,35 @@ def test_a_part_whose_weight_is_read_stays_in_pytorch() -> None:
     assert list(converted.engines) == ["middle"]
     assert reasons(converted)["embedding"] == "the model reads its attribute 'weight'"
     check(model, converted, x, torch.randn(3, 6))
+
+
+class Force(nn.Module):
+    """The gradient of an energy, as potentials of atoms give it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Linear(6, 6)
+        self.energy = nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            energy = self.energy(self.features(x).tanh()).pow(2).sum()
+            return torch.autograd.grad(energy, x)[0]
+
+
+def test_what_gradients_are_computed_through_stays_in_pytorch() -> None:
+    model = made(lambda: nn.Sequential(nn.Linear(12, 6), Force(), nn.Linear(6, 2)))
+    x = torch.randn(4, 12)
+    with pytest.raises(UnsupportedOperatorError, match="computes a gradient in its forward pass"):
+        t2t.convert(model, [x])
+    converted = t2t.convert(model, [x], partial=True)
+    assert list(converted.engines) == ["0", "2"]
+    assert "computes gradients through it" in reasons(converted)["1.features"]
+    work = {part.name: part.share for part in converted.parts}
+    assert work["0"] == 6 * work["2"] > 0
+    assert sum(work.values()) == pytest.approx(1)
+    check(model, converted, x, torch.randn(4, 12))
 
 
 class Switched(nn.Module):

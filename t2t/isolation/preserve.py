@@ -47,7 +47,8 @@ class SavedMemory:
 
     def restore(self) -> None:
         """Write the data back."""
-        with without_modes():
+        # Tensors that were made in inference mode may only be written there.
+        with without_modes(), torch.inference_mode():
             # Backwards: several tensors may show one numpy array, whose first copy is the oldest.
             for memory, data in reversed(self._saved.values()):
                 memory.copy_(data)

@@ -282,8 +282,10 @@ def _dimensions(call: Call, rank: int) -> Collection[int | None]:
 
 def _takes_all(call: Call) -> bool:
     """Return whether a call is of x[:], which older PyTorch makes for that part of an index."""
-    first = {aten.slice.Tensor: 2, aten.slice_scatter.default: 3}.get(call.function)
-    return first is not None and [*call.args[first:], *_ALL[len(call.args) - first :]] == _ALL
+    if call.function not in (aten.slice.Tensor, aten.slice_scatter.default):
+        return False
+    first = 2 if call.function is aten.slice.Tensor else 3
+    return [*call.args[first:], *_ALL[len(call.args) - first :]] == _ALL
 
 
 def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -55,6 +55,11 @@ READ = (
     "{error}; compute with the tensor"
 )
 
+_GRADIENT = (
+    "the model computes a gradient in its forward pass (torch.autograd.grad, backward), which a "
+    "network cannot contain; with partial=True the module that does stays in PyTorch"
+)
+
 # What torch's own code says where it looks for what only real tensors have and no mode sees it.
 _LIMITS = {
     "its data is not allocated yet": NUMBERS,
@@ -63,6 +68,7 @@ _LIMITS = {
         "(x.data = y, x.set_(y)); use x.copy_(y), or assign another tensor"
     ),
     **LIMITS,
+    "does not require grad": _GRADIENT,
     "There was no rule registered for HOP": (
         "an operator that takes functions, which PyTorch 2.8 does not show to a trace that began "
         "before it was defined; import what defines it before, or use a newer PyTorch"

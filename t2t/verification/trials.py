@@ -179,7 +179,7 @@ class _Pair:
         plain = not isinstance(module, FakeQuantized)
         self._rounded = fake_quantized(module, quantization) if quantization and plain else None
         # What the converted module takes for float32.
-        self._edges = at_edges(module_trt, torch.zeros(())).dtype
+        self._edges = at_edges(module_trt, torch.zeros((), dtype=torch.float32)).dtype
         found = module_trt.modules() if isinstance(module_trt, torch.nn.Module) else ()
         self.parts = [part for part in found if _is_whole(part)]
 
