@@ -1,4 +1,4 @@
-"""How exactly PyTorch computes float32: a setting of the whole process, which threads share."""
+"""How exactly PyTorch computes float32, and when it does: settings that all threads share."""
 
 from __future__ import annotations
 
@@ -105,3 +105,38 @@ def _owner(name: str) -> Any:
 
 float32_precision = _Float32()
 """The setting of this process; one, as PyTorch has one."""
+
+
+class _DefaultDtype:
+    """Holds PyTorch's default dtype at float32 while t2t computes something of its own.
+
+    A model may be run under another (``torch.set_default_dtype(torch.bfloat16)``), in which t2t's
+    tables of positions and weights would be rounded.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._wanted = torch.float32
+
+    @contextmanager
+    def float32(self) -> Iterator[None]:
+        """Let numbers become float32 inside the ``with`` block."""
+        with self._lock:
+            held = self._holders > 0 or torch.get_default_dtype() != torch.float32
+            if held and not self._holders:
+                self._wanted = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float32)
+            self._holders += held
+        try:
+            yield
+        finally:
+            if held:
+                with self._lock:
+                    self._holders -= 1
+                    if not self._holders:
+                        torch.set_default_dtype(self._wanted)
+
+
+default_dtype = _DefaultDtype()
+"""The default dtype of this process."""

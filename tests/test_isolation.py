@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -453,18 +454,48 @@ def test_a_module_that_was_made_in_inference_mode() -> None:
     assert module[1].running_var.is_inference()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_any_default_dtype(dtype: torch.dtype) -> None:
-    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+@pytest.fixture(params=[torch.bfloat16, torch.float64], ids=str)
+def default(request: pytest.FixtureRequest) -> Any:
     before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        converted = t2t.convert(module, [X])
-        report = t2t.verify(module, converted, [X])
-    finally:
-        torch.set_default_dtype(before)
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(before)
+
+
+def test_any_default_dtype(default: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).float().eval()
+    converted = t2t.convert(module, [X])
+    report = t2t.verify(module, converted, [X])
     assert report.ok, report
     assert report.max_rel_error < 1e-6
+    assert torch.get_default_dtype() == default
+
+
+IMAGE = torch.rand(1, 3, 7, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+BOXES = torch.tensor([[0.0, 1.0, 1.0, 6.0, 5.0], [0.0, 0.0, 2.0, 8.0, 6.0]], dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.interpolate(x, scale_factor=1.3, mode="bilinear"),
+        lambda x: F.interpolate(x, size=(5, 4), mode="bicubic", antialias=True),
+        lambda x: F.affine_grid(x[:, :2, :1, :3].squeeze(2), [1, 3, 5, 6], align_corners=False),
+        lambda x: torch.view_as_real(torch.view_as_complex(x[..., :2].contiguous() * 1e25) / 2.5),
+        lambda x: (x - 0.5).angle(),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0137, 0, -128, 127),
+        lambda x: torchvision.ops.ps_roi_pool(x, BOXES, 1, 0.9),
+        lambda x: F.batch_norm(x, x.mean((0, 2, 3)), x.var((0, 2, 3))),
+        lambda x: torch.stft(x[0, 0], 8, 4, window=torch.hann_window(8, dtype=x.dtype),
+                             return_complex=True).abs(),
+    ],
+)  # fmt: skip
+def test_tables_are_float32_under_any_default(default: torch.dtype, function: Any) -> None:
+    """As in PyTorch, where the tensors say what the result's type is."""
+    expected = function(IMAGE)
+    assert expected.dtype == torch.float32
+    for result in run(function, IMAGE):
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_table_of_weights_that_is_kept_converts() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from t2t import backend
 from t2t.backend import trt
 from t2t.errors import UnsupportedLayerError
+from t2t.float32 import default_dtype
 from t2t.reference.layer import FP4_GRID, Layer, TensorInfo, spec_of, torch_dtype
 from t2t.reference.program import Program
 from t2t.reference.text import Sizes
@@ -38,6 +39,7 @@ _ALWAYS = ("ASSERTION",)
 _GROUPS = ("loop", "conditional")
 
 
+@default_dtype.float32()
 def capture(
     network: Any,
     constants: Mapping[str, Tensor] | None = None,

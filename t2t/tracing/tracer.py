@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import CodeType
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from t2t import registry
 from t2t.errors import ConversionError, T2TError, UnsupportedArgumentError, UnsupportedOperatorError
+from t2t.float32 import default_dtype
 from t2t.isolation import storage_key
 from t2t.registry import Converter, Formula
 from t2t.sizes import has_symbol
@@ -507,7 +508,7 @@ class Tracer:
         if formula.precision != "follow":
             self.recorder.precision = formula.precision
         try:
-            with self.dispatch_mode, _where_tables_go(formula, args, kwargs):
+            with self.dispatch_mode, _as_given(formula, args, kwargs):
                 return formula.function(*self.recorder.fakes(args), **self.recorder.fakes(kwargs))
         finally:
             self.recorder.formulas.pop()
@@ -585,12 +586,22 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-def _where_tables_go(formula: Formula, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
-    """Let a registered formula make its tables where the tensors are that it is given."""
-    # PyTorch's own say where; and inside of such a context they would lead back to themselves.
+def _as_given(formula: Formula, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+    """Let a registered formula make its tables where the tensors are that it is given.
+
+    And in float32 where one of them says what the result's type is, whatever the default is.
+    """
+    # PyTorch's own say so; and inside of such a context they would lead back to themselves.
     tensors = _tensors((args, kwargs)) if formula.names else []
+    stack = ExitStack()
+    if torch.get_default_dtype() != torch.float32 and any(
+        x.is_floating_point() or x.is_complex() for x in tensors
+    ):
+        stack.enter_context(default_dtype.float32())
     device = next((x.device for x in tensors if x.device.type != "cpu"), None)
-    return nullcontext() if device is None else torch.device(device)
+    if device is not None:
+        stack.enter_context(torch.device(device))
+    return stack
 
 
 _MAKES_COMPLEX = (
