@@ -83,7 +83,7 @@ def data_types(converted: Any) -> set[str]:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_torchao_weights(config: str, options: Any, stored: set[str]) -> None:
-    ao = pytest.importorskip("torchao.quantization")
+    ao = pytest.importorskip("torchao.quantization", exc_type=ImportError)
     net = model()
     ao.quantize_(net, getattr(ao, config)(**options))
     weights = [type(x) for x in net.parameters()]
@@ -97,7 +97,7 @@ def test_torchao_weights(config: str, options: Any, stored: set[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_torchao_weights_in_half() -> None:
-    ao = pytest.importorskip("torchao.quantization")
+    ao = pytest.importorskip("torchao.quantization", exc_type=ImportError)
     net = model().bfloat16()
     ao.quantize_(net, ao.Int8WeightOnlyConfig())
     x = X.bfloat16()
@@ -112,7 +112,7 @@ def test_torchao_weights_in_half() -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_torchao_that_rounds_activations_is_refused_by_name(config: str) -> None:
-    ao = pytest.importorskip("torchao.quantization")
+    ao = pytest.importorskip("torchao.quantization", exc_type=ImportError)
     net = model()
     ao.quantize_(net, getattr(ao, config)())
     with pytest.raises(UnsupportedOperatorError, match=r"linear: a torchao\..*dequantize\(\)"):
