@@ -73,7 +73,7 @@ def examine(case: Case) -> Result:
         result.result = f"PyTorch fails: {one_line(error)}"
         return result
     try:
-        _convert(case, module, inputs, expected, result)
+        _convert(case, _unused(case, module), inputs, expected, result)
     except BuildError as error:
         result.result = f"the builder refuses: {one_line(error)}"
     except T2TError as error:
@@ -94,6 +94,14 @@ def prepare(case: Case) -> tuple[torch.nn.Module, list[Inputs]]:
     if not case.keep_weights:
         vary(module, case)
     return module, inputs
+
+
+def _unused(case: Case, module: torch.nn.Module) -> torch.nn.Module:
+    """Make the model again: what one keeps of its first call may make its conversion easier."""
+    torch.manual_seed(0)
+    fresh = case.make()
+    fresh.load_state_dict(module.state_dict())
+    return fresh
 
 
 def _convert(
