@@ -346,7 +346,7 @@ def test_a_frame_in_a_notebook_shows_the_picture(page: Page, blocks: Program) ->
     page.driver.switch_to.default_content()
 
 
-def test_five_thousand_layers_are_painted_at_once(page: Page) -> None:
+def test_of_five_thousand_layers_only_what_is_open_is_drawn(page: Page) -> None:
     kind = {"attributes": {"type": "RELU"}, "types": ("FLOAT",), "shapes": ((1, 8),)}
     names = ["x", *(f"blocks.{i // 100}.{i // 10}.act{i}/relu" for i in range(5000))]
     layers = [
@@ -356,7 +356,6 @@ def test_five_thousand_layers_are_painted_at_once(page: Page) -> None:
     ends = [TensorInfo(name, torch.float32, (1, 8)) for name in (names[0], names[-1])]
     program = Program(ends[:1], ends[1:], layers, "by hand")
     page.open(program.to_html())
-    painted = page.js("return performance.getEntriesByType('paint').map((e) => e.startTime)")
-    assert max(painted) < 3000  # milliseconds
     assert "+blocks.49" in page.shown()
     assert len(page.shown()) < 60
+    assert page.js("return document.querySelectorAll('*').length") < 3000
