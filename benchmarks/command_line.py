@@ -1,4 +1,4 @@
-"""How long the command line takes to say what it can do, beside Python's own start."""
+"""How long the command line takes to say what it can do, and the import of t2t."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ COMMANDS = (
     ("t2t --help", ("-m", "t2t", "--help")),
     ("t2t convert --help", ("-m", "t2t", "convert", "--help")),
 )
+# What a service imports, after torch.
+TORCH = "import torch"
+T2T = "import torch, t2t; t2t.TRTModule; t2t.converter"
+MOST_SECONDS_MORE = 0.5
 
 
 def _seconds(arguments: Sequence[str]) -> float:
@@ -47,4 +51,17 @@ def figures() -> list[Figures]:
     for (what, _), seconds in zip(COMMANDS, ours, strict=True):
         found.rows.append(Row.within(what, seconds, plain, TIMES_PYTHON))
         limit.rows.append(Row.within(what, seconds, MOST_SECONDS, 1))
-    return [found, limit]
+    return [found, limit, _import()]
+
+
+def _import() -> Figures:
+    result = Figures(
+        "The import",
+        f"`{T2T}` in a new process, less what `{TORCH}` takes, against a limit.",
+        "t2t",
+        "limit",
+    )
+    pairs = [[_seconds(("-c", code)) for code in (TORCH, T2T)] for _ in range(1 + REPEATS)]
+    torch_alone, both = (statistics.median(times) for times in zip(*pairs[1:], strict=True))
+    result.rows.append(Row.within("import t2t", both - torch_alone, MOST_SECONDS_MORE, 1))
+    return result
