@@ -49,17 +49,19 @@ class _Float32:
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Let all threads compute float32 without TF32 inside the ``with`` block."""
-        with self._lock:
-            if not self._holders:
-                self._wanted = self._read()
-                self._write(self._exact(self._wanted))
-            self._holders += 1
+        holds = False
         try:
+            with self._lock:
+                if not self._holders:
+                    self._wanted = self._read()
+                self._holders += 1
+                holds = True
+                self._write(self._exact(self._wanted))
             yield
         finally:
             with self._lock:
-                self._holders -= 1
-                if not self._holders:
+                self._holders -= holds
+                if holds and not self._holders:
                     self._write(self._wanted)
 
     def _exact(self, values: _Values) -> _Values:
@@ -122,20 +124,22 @@ class _DefaultDtype:
     @contextmanager
     def float32(self) -> Iterator[None]:
         """Let numbers become float32 inside the ``with`` block."""
-        with self._lock:
-            held = self._holders > 0 or torch.get_default_dtype() != torch.float32
-            if held and not self._holders:
-                self._wanted = torch.get_default_dtype()
-                torch.set_default_dtype(torch.float32)
-            self._holders += held
+        holds = False
         try:
+            with self._lock:
+                if not self._holders:
+                    self._wanted = torch.get_default_dtype()
+                # Nothing is held, and so nothing put back, where it is float32 anyway.
+                if self._wanted != torch.float32:
+                    self._holders += 1
+                    holds = True
+                    torch.set_default_dtype(torch.float32)
             yield
         finally:
-            if held:
-                with self._lock:
-                    self._holders -= 1
-                    if not self._holders:
-                        torch.set_default_dtype(self._wanted)
+            with self._lock:
+                self._holders -= holds
+                if holds and not self._holders:
+                    torch.set_default_dtype(self._wanted)
 
 
 default_dtype = _DefaultDtype()
