@@ -46,7 +46,7 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 _UINT8 = 2  # TensorProto.UINT8
 # What a dynamic dimension without a largest size is tried with.
 _EXAMPLE = 16
-_SHAPES = ("min_shapes", "opt_shapes", "max_shapes", "dynamic_shapes", "max_batch_size")
+_SHAPES = ("min_shapes", "opt_shapes", "max_shapes", "dynamic_shapes", "max_batch_size", "profiles")
 _NO_NAMES = "a file of ONNX has none; t2t.from_onnx(file, refit=model_trt) takes another file's"
 REASONS: Mapping[str, str] = {
     name: reason
@@ -71,9 +71,9 @@ REASONS: Mapping[str, str] = {
         ),
         ("input_names output_names", "the names are those of the file"),
         (
-            "profiles shape_examples narrow_shapes",
-            "a file of ONNX gets one profile: give min_shapes, opt_shapes and max_shapes, or "
-            "dynamic_shapes",
+            "shape_examples narrow_shapes",
+            "a file of ONNX says which of its sizes are dynamic: give min_shapes, opt_shapes and "
+            "max_shapes, dynamic_shapes, or profiles",
         ),
     )
     for name in names.split()
@@ -103,10 +103,11 @@ def from_onnx(
             of this model, which must be the same but for these, and nothing is built.
         options: of `t2t.convert`. Every dynamic dimension needs a range: by ``min_shapes``,
             ``opt_shapes`` (by default the largest) and ``max_shapes``, in order or by name; by
-            ``dynamic_shapes``; or by ``max_batch_size`` for dimension 0 of every input. Dimensions
-            of one name in the model are one size. All options of the builder are taken
-            (``cache_dir``, ``refittable``, ``weight_streaming``, ``compute_capabilities``,
-            ``dla_core``, ``configure``, ...), and ``keep_program``. Those that choose types or
+            ``dynamic_shapes``; by ``max_batch_size`` for dimension 0 of every input; or by several
+            ``profiles``. Dimensions of one name in the model are one size. All options of the
+            builder are taken (``cache_dir``, ``refittable``, ``weight_streaming``,
+            ``compute_capabilities``, ``dla_core``, ``configure``, ...), and ``keep_program``.
+            Those that choose types or
             parts are refused: the file says these.
 
     Returns:
@@ -280,7 +281,13 @@ def _parse(proto: Any, path: str, builder: Any) -> tuple[Any, Any]:
 
 
 def _sizes(
-    network: Any, low: Any, best: Any, high: Any, dynamic: Any, max_batch: int | None
+    network: Any,
+    low: Any,
+    best: Any,
+    high: Any,
+    dynamic: Any,
+    max_batch: int | None,
+    profiles: Any,
 ) -> Declared:
     """Return the ranges of all inputs; dimensions of one name in the model are one size."""
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
@@ -300,6 +307,13 @@ def _sizes(
     leaves = Leaves(flat.input_structure, names, (), shapes)
     lows, highs = leaves.spread(low, "min_shapes"), leaves.spread(high, "max_shapes")
     bests, dims = leaves.spread(best, "opt_shapes"), leaves.spread(dynamic, "dynamic_shapes")
+    if profiles is not None:
+        if not profiles:
+            raise ShapeError("profiles is empty")
+        if low is not None or best is not None:
+            raise ShapeError("give min_shapes and max_shapes, or profiles, not both")
+        sets = [leaves.profile(profile) for profile in profiles]
+        lows, highs = (_extremes(sets, part, pick) for part, pick in ((0, min), (2, max)))
     ties: dict[str, Any] = {}
     sizes: dict[str, dict[int, Any]] = {}
     examples = []
@@ -319,7 +333,17 @@ def _sizes(
         examples,
         dynamic_shapes=sizes if any(sizes.values()) else None,
         max_batch_size=max_batch,
+        profiles=profiles,
     )
+
+
+def _extremes(sets: Sequence[Any], part: int, pick: Any) -> list[Any]:
+    """Return the smallest or the largest sizes of each input in all profiles."""
+    columns = [[one[part] for one in column] for column in zip(*sets, strict=True)]
+    return [
+        None if None in shapes else [pick(sizes) for sizes in zip(*shapes, strict=False)]
+        for shapes in columns
+    ]
 
 
 def _between(tensor: Any, low: Any, high: Any, ties: dict[str, Any]) -> dict[int, Any]:
@@ -351,8 +375,8 @@ def _example(tensor: Any, given: Mapping[int, Any], max_batch: int | None) -> li
             named = tensor.get_dimension_name(dim)
             raise ShapeError(
                 f"dimension {dim} of {tensor.name!r}{f' ({named})' if named else ''} is dynamic in "
-                "the model and needs a range: give min_shapes and max_shapes, dynamic_shapes or "
-                "max_batch_size"
+                "the model and needs a range: give min_shapes and max_shapes, dynamic_shapes, "
+                "max_batch_size or profiles"
             )
     return example
 
@@ -390,19 +414,29 @@ def _signature(network: Any, proto: Any, options: Mapping[str, Any]) -> Signatur
         tensor = network.get_input(index)
         spec = _spec(tensor)
         if -1 in spec.shape:
-            sizes = declared.profiles[0][index]
+            ranges = [profile[index] for profile in declared.profiles]
+            low = tuple(map(min, zip(*(sizes.min for sizes in ranges), strict=True)))
+            high = tuple(map(max, zip(*(sizes.max for sizes in ranges), strict=True)))
             names = names_of_sizes(declared.dimensions, index, len(spec.shape))
-            spec = TensorSpec(
-                spec.name, spec.dtype, spec.shape, sizes.min, sizes.opt, sizes.max, names
-            )
+            spec = TensorSpec(spec.name, spec.dtype, spec.shape, low, ranges[0].opt, high, names)
         inputs.append(spec)
     outputs = [_spec(network.get_output(index)) for index in range(network.num_outputs)]
     _check_types(proto, (*inputs, *outputs))
     return replace(
         Signature.flat(inputs, outputs),
         dimensions=tuple(declared.dimensions),
+        profiles=_several(declared),
         notes=tuple(declared.notes),
     )
+
+
+def _several(declared: Declared) -> tuple[Any, ...]:
+    """Return the profiles as a signature has them, where there are more than one."""
+    profiles = [
+        tuple((sizes.min, sizes.opt, sizes.max) for sizes in profile)
+        for profile in declared.profiles
+    ]
+    return tuple(profiles) if len(profiles) > 1 else ()
 
 
 def _spec(tensor: Any) -> TensorSpec:
@@ -442,8 +476,9 @@ def _verify(proto: Any, path: str, converted: TRTModule, rtol: float | None) -> 
         results = tuple(torch.from_numpy(np.array(value)) for value in evaluate(feed))
         return results[0] if len(results) == 1 else results
 
-    kinds = [[spec.opt_shape or spec.shape for spec in inputs]]
-    kinds.append([spec.min_shape or spec.shape for spec in inputs])
+    own = [(x.min_shape or x.shape, x.opt_shape or x.shape, x.max_shape or x.shape) for x in inputs]
+    profiles = converted.signature.profiles or [own]
+    kinds = [[sizes[part] for sizes in profile] for profile in profiles for part in (1, 0)]
     generator = torch.Generator().manual_seed(0)
     for shapes in kinds:
         tensors = [_random(spec, s, generator) for spec, s in zip(inputs, shapes, strict=True)]

@@ -362,6 +362,45 @@ def test_the_command_line(exported, tmp_path, monkeypatch):
         assert not (tmp_path / "no.pt").exists()
 
 
+def test_several_profiles(tmp_path):
+    data = weighted(0)
+    profiles = [
+        {"min": {"x": (1, 3)}, "opt": {"x": (1, 3)}, "max": {"x": (1, 3)}},
+        {"min": {"x": (4, 3)}, "opt": {"x": (8, 3)}, "max": {"x": (16, 3)}},
+    ]
+    converted = t2t.from_onnx(data, profiles=profiles)
+    assert len(converted.signature.profiles) == 2
+    assert converted.signature.inputs[0].min_shape == (1, 3)
+    assert converted.signature.inputs[0].max_shape == (16, 3)
+    converted.save(tmp_path / "net.pt")
+    for module in (converted, t2t.load(tmp_path / "net.pt")):
+        for batch in (1, 4, 16):
+            agrees(data, module, torch.rand(batch, 3))
+        for batch in (2, 17):
+            with pytest.raises(ShapeError):
+                module(torch.rand(batch, 3))
+    converted.export(tmp_path / "bundle", [torch.rand(4, 3)])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"profiles": []}, "profiles is empty"),
+        ({"profiles": [{"min": [(1, 3)]}]}, "a profile is"),
+        ({"profiles": [{"min": [(1, 2)], "max": [(4, 3)]}]}, "is 3 in the model, not 2 to 3"),
+        (
+            {"profiles": [{"min": [(1, 3)], "max": [(4, 3)]}], "min_shapes": [(1, 3)],
+             "max_shapes": [(4, 3)]},
+            "not both",
+        ),
+        ({"profiles": [{"min": [(4, 3)], "max": [(1, 3)]}]}, "min 4, max 1|max|min"),
+    ],
+)  # fmt: skip
+def test_wrong_profiles(options, words):
+    with pytest.raises((ShapeError, OptionError), match=words):
+        t2t.from_onnx(weighted(0), **options)
+
+
 def weighted(seed):
     """Return a model of a product with a weight, then an addition."""
     numbers = np.random.default_rng(seed)
@@ -405,7 +444,7 @@ def test_the_options_of_the_builder(tmp_path):
         ({"partial": True}, "no PyTorch behind"),
         ({"dla_modules": ["a"]}, "has no modules"),
         ({"input_names": ["a"]}, "those of the file"),
-        ({"profiles": []}, "one profile"),
+        ({"shape_examples": []}, "says which of its sizes are dynamic"),
         ({"workspace": 1.5}, "it takes a number of bytes"),
         ({"cuda_graph": True}, "model_trt.cuda_graph = True"),
         ({"cachedir": "x"}, "did you mean cache_dir"),
