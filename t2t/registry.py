@@ -300,6 +300,11 @@ def _found(operator: OpOverload, tables: Iterable[Mapping[str, _R]]) -> Iterator
             yield found
 
 
+def is_users(operator: OpOverload) -> bool:
+    """Return whether a user has registered something for an operator, which wins."""
+    return any(_found(operator, (plugins, converters.users, formulas.users)))
+
+
 def find_plugin(operator: OpOverload) -> Plugin | None:
     """Return what a user has registered for an operator by `t2t.plugin`."""
     return next((way for way in ways(operator) if isinstance(way, Plugin)), None)
@@ -395,8 +400,8 @@ def operators_of(name: str, kind: str) -> list[OpOverload]:
 
 
 def _overloads(packet: Any) -> list[OpOverload]:
-    """Return an operator's overloads that give tensors, without names of dimensions."""
-    overloads = [getattr(packet, name) for name in packet.overloads() if not _has_names(name)]
+    """Return an operator's overloads that give tensors, as models can call them."""
+    overloads = [getattr(packet, name) for name in packet.overloads() if not _is_apart(name)]
     return [
         operator
         for operator in overloads
@@ -405,10 +410,10 @@ def _overloads(packet: Any) -> list[OpOverload]:
     ]
 
 
-def _has_names(overload: str) -> bool:
-    """Return whether an overload takes names of dimensions: "dimname", "names_dim"."""
-    # The schema writes the type as that of other strings.
-    return "dimname" in overload.lower() or "names" in overload
+def _is_apart(overload: str) -> bool:
+    """Return whether an overload takes names of dimensions, or is TorchScript's alone."""
+    # "dimname", "names_dim": the schema writes the type as that of other strings.
+    return "dimname" in overload.lower() or "names" in overload or "hacked_twin" in overload
 
 
 def without_formula(operator: OpOverload, kind: str) -> str:

@@ -225,3 +225,28 @@ def test_values_of_another_type_are_refused_as_by_pytorch() -> None:
         model(*given)
     with pytest.raises(ConversionError):
         t2t.convert(model, [*given])
+
+
+def test_a_users_converter_wins_over_a_choice() -> None:
+    asked: list[Any] = []
+
+    @t2t.formula("aten::index_put")
+    def own(
+        self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+    ) -> Any:
+        del self, values, accumulate
+        asked.append(indices)
+        return NotImplemented
+
+    model = Masked(added)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            converted = t2t.convert(model, [*inputs((3, 4), 1)], partial=True)
+    finally:
+        t2t.unregister("aten::index_put")
+    assert asked
+    check(model, converted, (3, 4))
+    asked.clear()
+    assert not t2t.convert(model, [*inputs((3, 4), 1)]).parts
+    assert not asked

@@ -230,7 +230,7 @@ class Tracer:
             DECISIONS[operator](*args, **kwargs)
         if operator.overloadpacket in _BY_OFFSET:
             self._check_offset(args, kwargs)
-        if self._masks.take(operator):
+        if self._masks.take(operator) and not registry.is_users(operator):
             with self.dispatch_mode:
                 args = self._masks.unified(operator, args)
             way = Formula(functools.partial(self._masks.put, operator), (), "follow")
