@@ -28,6 +28,7 @@ from t2t.lowering import to_network
 from t2t.reference import capture
 from tests.cases import OpCase, leaves, parts_of
 from tests.test_coverage import tables
+from tests.test_isolation import CachesBiases
 
 SOURCE = Path(__file__).parent / "data" / "second_device.cpp"
 
@@ -110,21 +111,6 @@ def rows(every: int) -> Iterator[tuple[str, OpCase]]:
     yield from found[::every]
 
 
-class KeepsTable(nn.Module):
-    """As timm's LeViT: a table for each device, made at the first call there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.biases = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
-        self.cache: dict[str, torch.Tensor] = {}
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        device = str(x.device)
-        if device not in self.cache:
-            self.cache[device] = self.biases[torch.tensor([0, 2, 1, 0])]
-        return x + self.cache[device]
-
-
 class Tables(nn.Module):
     """Makes tables where its input is, and indexes with one on the CPU."""
 
@@ -136,12 +122,14 @@ class Tables(nn.Module):
 
 
 MODULES = [
-    OpCase("keeps-table", KeepsTable(), [(3, 4)]),
+    OpCase("keeps-table", CachesBiases(), [(3, 4)]),
     OpCase("tables", Tables(), [(3, 4), lambda g: torch.randint(0, 7, (5,), generator=g)]),
     OpCase("prelu", nn.Sequential(nn.Conv2d(3, 4, 3), nn.PReLU(4)), [(2, 3, 8, 8)]),
     OpCase("lstm", nn.LSTM(4, 5, 2, bidirectional=True), [(6, 2, 4)]),
     OpCase("lstm-cell", nn.LSTMCell(4, 3), [(5, 4)]),
+    OpCase("lstm-cell-plain", nn.LSTMCell(4, 3, bias=False), [(5, 4)]),
     OpCase("gru-cell", nn.GRUCell(4, 3), [(5, 4), (5, 3)]),
+    OpCase("gru-cell-plain", nn.GRUCell(4, 3, bias=False), [(5, 4), (5, 3)]),
 ]
 
 

@@ -393,7 +393,7 @@ def test_several_profiles(tmp_path):
              "max_shapes": [(4, 3)]},
             "not both",
         ),
-        ({"profiles": [{"min": [(4, 3)], "max": [(1, 3)]}]}, "min 4, max 1|max|min"),
+        ({"profiles": [{"min": [(4, 3)], "max": [(1, 3)]}]}, "min 4, max 1"),
     ],
 )  # fmt: skip
 def test_wrong_profiles(options, words):

@@ -31,7 +31,7 @@ from torch import nn
 
 import t2t
 from t2t.errors import ConversionError, StateError, T2TError, UnsupportedOperatorError
-from t2t.float32 import float32_precision
+from t2t.float32 import default_dtype, float32_precision
 from t2t.isolation import SavedMemory, preserved, storage_key
 from t2t.isolation.preserve import _WriteGuard
 from t2t.lowering import to_network
@@ -1196,6 +1196,16 @@ def _compares(name: str) -> None:
     assert float32_setting() == before
 
 
+def test_threads_share_the_default_dtype(default: torch.dtype) -> None:
+    """One that began while another held float32 puts back the user's."""
+    with default_dtype.held():
+        context = preserved(nn.Identity())
+        context.__enter__()
+        assert torch.get_default_dtype() == torch.float32
+    context.__exit__(None, None, None)
+    assert torch.get_default_dtype() == default
+
+
 def test_threads_share_float32() -> None:
     """One that began while another was comparing puts back what was before both."""
     before, entered, go = float32_setting(), threading.Event(), threading.Event()
@@ -1206,12 +1216,12 @@ def test_threads_share_float32() -> None:
             go.wait()
 
     thread = threading.Thread(target=converts)
-    with float32_precision.exact():
+    with float32_precision.held():
         thread.start()
         entered.wait()
         assert convolutions_are_exact()
     assert float32_setting() == before
-    with float32_precision.exact():
+    with float32_precision.held():
         go.set()
         thread.join()
         assert convolutions_are_exact()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from t2t.float32 import float32_precision
+from t2t.float32 import default_dtype, float32_precision
 from t2t.isolation.snapshot import Snapshot, storage_key, without_modes
 from t2t.torch_internals import DispatchMode, HigherOrderOperator, schema_of
 
@@ -135,7 +135,7 @@ def preserved_torch_state() -> Iterator[None]:
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     switches: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
         (torch.is_grad_enabled, torch.set_grad_enabled),
-        (torch.get_default_dtype, torch.set_default_dtype),
+        (default_dtype.get, default_dtype.put),
         (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
         (float32_precision.get, float32_precision.put),
         (torch.get_num_threads, torch.set_num_threads),

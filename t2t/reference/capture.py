@@ -39,7 +39,7 @@ _ALWAYS = ("ASSERTION",)
 _GROUPS = ("loop", "conditional")
 
 
-@default_dtype.float32()
+@default_dtype.held()
 def capture(
     network: Any,
     constants: Mapping[str, Tensor] | None = None,

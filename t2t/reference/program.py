@@ -75,7 +75,7 @@ class Program:
         if len(devices) > 1:
             raise ShapeError(f"the inputs are on several devices: {sorted(map(str, devices))}")
         device = devices.pop() if devices else torch.device("cpu")
-        with torch.no_grad(), float32_precision.exact(), default_dtype.float32():
+        with torch.no_grad(), float32_precision.held(), default_dtype.held():
             return self._executor(device).run(given, watch)
 
     def _checked(self, inputs: Sequence[Tensor] | Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -38,7 +38,7 @@ _NO_INPUT = (
 )
 
 
-@default_dtype.float32()
+@default_dtype.held()
 def emit(
     graph: Graph,
     net: Network,

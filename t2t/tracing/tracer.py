@@ -597,7 +597,7 @@ def _as_given(formula: Formula, args: Any, kwargs: Any) -> AbstractContextManage
     if torch.get_default_dtype() != torch.float32 and any(
         x.is_floating_point() or x.is_complex() for x in tensors
     ):
-        stack.enter_context(default_dtype.float32())
+        stack.enter_context(default_dtype.held())
     device = next((x.device for x in tensors if x.device.type != "cpu"), None)
     if device is not None:
         stack.enter_context(torch.device(device))

@@ -103,5 +103,5 @@ def _run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     except ConversionError as error:
         raise ConversionError(f"tuning_inputs: {error}") from error
     args, kwargs = copied((args, kwargs))
-    with preserved(module), float32_precision.exact(), torch.no_grad():
+    with preserved(module), float32_precision.held(), torch.no_grad():
         return copied(module(*args, **kwargs))

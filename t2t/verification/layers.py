@@ -322,7 +322,7 @@ def _of_module(
     made: dict[str, list[Tensor]] = defaultdict(list)
     args, kwargs = map_tree(lambda x: x.clone() if isinstance(x, Tensor) else x, (args, kwargs))
     # Takes the hooks away again, too.
-    with preserved(module), float32_precision.exact(), torch.no_grad():
+    with preserved(module), float32_precision.held(), torch.no_grad():
         for path, part in module.named_modules():
             part.register_forward_hook(_hook(made[path]))
         module(*args, **kwargs)

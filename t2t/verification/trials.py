@@ -203,14 +203,14 @@ class _Pair:
 
     def original(self, call: Any) -> Any:
         """Return the original's outputs."""
-        with preserved(self._module), float32_precision.exact():
+        with preserved(self._module), float32_precision.held():
             return _call(self._module, call)
 
     def expected(self, call: Any, original: Any) -> Any:
         """Return what to expect: the original's outputs, or what it gives with rounded operands."""
         if self._rounded is None:
             return original
-        with preserved(self._module), float32_precision.exact():
+        with preserved(self._module), float32_precision.held():
             return _call(self._rounded, call)
 
     def converted(self, call: Any) -> Any:
