@@ -30,6 +30,7 @@ from t2t.io import (
     classes_of,
     flatten,
     names_of_sizes,
+    whole_range,
 )
 from t2t.io.names import as_name, output_names_of
 from t2t.network import Network
@@ -370,11 +371,9 @@ class Traced:
         shape = _plain(x)
         if -1 not in shape:
             return TensorSpec(name, dtype, shape)
-        shapes = [profile[index] for profile in self.profiles()]
-        low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
-        high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
+        sizes = whole_range([profile[index] for profile in self.profiles()])
         names = names_of_sizes(self.dimensions(), index, len(shape))
-        return TensorSpec(name, dtype, shape, low, shapes[0][1], high, names)
+        return TensorSpec(name, dtype, shape, *sizes, names)
 
 
 def _trace(

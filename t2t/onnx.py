@@ -28,7 +28,7 @@ from t2t.errors import (
     ShapeWarning,
     UnsupportedOperatorError,
 )
-from t2t.io import Signature, TensorSpec, names_of_sizes
+from t2t.io import Signature, TensorSpec, names_of_sizes, whole_range
 from t2t.module import ReferenceExecutionWarning, TRTModule
 from t2t.reference import capture
 from t2t.sizes.declared import Declared, Leaves, declare
@@ -409,34 +409,27 @@ def _largest(size: Any) -> int:
 def _signature(network: Any, proto: Any, options: Mapping[str, Any]) -> Signature:
     """Return what the network takes and returns, with the declared ranges of its inputs."""
     declared = _sizes(network, *(options[name] for name in _SHAPES))
+    profiles = tuple(
+        tuple((sizes.min, sizes.opt, sizes.max) for sizes in profile)
+        for profile in declared.profiles
+    )
     inputs = []
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
         spec = _spec(tensor)
         if -1 in spec.shape:
-            ranges = [profile[index] for profile in declared.profiles]
-            low = tuple(map(min, zip(*(sizes.min for sizes in ranges), strict=True)))
-            high = tuple(map(max, zip(*(sizes.max for sizes in ranges), strict=True)))
+            sizes = whole_range([profile[index] for profile in profiles])
             names = names_of_sizes(declared.dimensions, index, len(spec.shape))
-            spec = TensorSpec(spec.name, spec.dtype, spec.shape, low, ranges[0].opt, high, names)
+            spec = TensorSpec(spec.name, spec.dtype, spec.shape, *sizes, names)
         inputs.append(spec)
     outputs = [_spec(network.get_output(index)) for index in range(network.num_outputs)]
     _check_types(proto, (*inputs, *outputs))
     return replace(
         Signature.flat(inputs, outputs),
         dimensions=tuple(declared.dimensions),
-        profiles=_several(declared),
+        profiles=profiles if len(profiles) > 1 else (),
         notes=tuple(declared.notes),
     )
-
-
-def _several(declared: Declared) -> tuple[Any, ...]:
-    """Return the profiles as a signature has them, where there are more than one."""
-    profiles = [
-        tuple((sizes.min, sizes.opt, sizes.max) for sizes in profile)
-        for profile in declared.profiles
-    ]
-    return tuple(profiles) if len(profiles) > 1 else ()
 
 
 def _spec(tensor: Any) -> TensorSpec:

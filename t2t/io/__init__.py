@@ -12,6 +12,7 @@ from t2t.io.signature import (
     facts_of,
     names_of_sizes,
     range_problem,
+    whole_range,
 )
 from t2t.io.tree import (
     Structure,
@@ -49,4 +50,5 @@ __all__ = [
     "range_problem",
     "tree_leaves",
     "unflatten",
+    "whole_range",
 ]

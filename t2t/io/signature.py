@@ -122,6 +122,13 @@ class Dimension:
                 )
 
 
+def whole_range(shapes: Sequence[tuple[Shape, Shape, Shape]]) -> tuple[Shape, Shape, Shape]:
+    """Return the smallest shape of an input in all profiles, the first's usual, and the largest."""
+    low = tuple(map(min, zip(*(three[0] for three in shapes), strict=True)))
+    high = tuple(map(max, zip(*(three[2] for three in shapes), strict=True)))
+    return low, shapes[0][1], high
+
+
 def names_of_sizes(dimensions: Sequence[Dimension], index: int, rank: int) -> tuple[str, ...]:
     """Return what the user has called the sizes of an input, such as "32*h"; "" for others."""
     names = [""] * rank
