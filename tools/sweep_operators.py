@@ -69,7 +69,7 @@ TAKEN = [
     *(f"linalg.{name}" for name in ("cross", "diagonal", "vecdot", "vander", "multi_dot")),
     *(f"linalg.{name}" for name in ("inv", "inv_ex", "det", "slogdet", "solve", "solve_ex")),
     *(f"linalg.{name}" for name in ("solve_triangular", "cholesky")),
-    *("logdet", "cholesky", "cholesky_solve"),
+    *("linalg.cholesky_ex", "logdet", "cholesky", "cholesky_solve"),
 ]
 
 _HEAD = """# Converters, judged by PyTorch's own samples
