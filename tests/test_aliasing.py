@@ -139,6 +139,27 @@ def out_of_pair(x: torch.Tensor) -> Any:
     return values, indices
 
 
+def out_that_is_empty(x: torch.Tensor) -> Any:
+    out = torch.empty(0)
+    name = out
+    torch.mul(x, 2, out=out)
+    torch.add(x, name, out=out)
+    return out, name + 1
+
+
+def out_of_pair_that_is_empty(x: torch.Tensor) -> Any:
+    values, indices = torch.empty(0), torch.empty(0, dtype=torch.int64)
+    torch.max(x, 1, out=(values, indices))
+    values += 1
+    return values, indices
+
+
+def out_with_empty_view(x: torch.Tensor) -> Any:
+    out = torch.empty(0)
+    view = out.view(0, 3)
+    return torch.mul(x, 2, out=out), view
+
+
 def returned_twice(x: torch.Tensor) -> Any:
     y = x + 1
     z = y.relu_()
@@ -426,7 +447,16 @@ CASES = [
     OpCase("turned-by-two-names", turned_by_two_names, [X], raises="two names"),
     OpCase("expanded", lambda x: x.expand(2, 3).add_(1), [(1, 3)], raises="share memory"),
     OpCase("overlapping", lambda x: x.unfold(1, 2, 1).mul_(2), [X], raises="share memory"),
-    OpCase("out-of-other-shape", lambda x: torch.add(x, 1, out=torch.empty(0)), [X], raises="out="),
+    OpCase("out-of-other-shape", lambda x: torch.add(x, 1, out=torch.ones(3)), [X], raises="out="),
+    OpCase("out-that-is-empty", out_that_is_empty, [X]),
+    OpCase("out-of-pair-that-is-empty", out_of_pair_that_is_empty, [X]),
+    # PyTorch itself gives the sort inside an empty tensor for the places.
+    OpCase("out-with-empty-inside", lambda x: torch.msort(x, out=torch.zeros(2, 3)), [X]),
+    OpCase("out-with-empty-view", out_with_empty_view, [X], raises="out="),
+    OpCase(
+        "out-that-is-empty-dynamic", out_that_is_empty, [X],
+        dynamic=[{0: (1, 4)}], raises="out=",
+    ),
     OpCase("parameter", lambda x: WEIGHT.copy_(x), [X], raises="before the forward pass"),
 ]  # fmt: skip
 
@@ -439,6 +469,15 @@ def test_aliasing(case: OpCase) -> None:
 def test_assigning_data_is_refused() -> None:
     with pytest.raises(ConversionError, match="cannot follow"):
         to_network(data_assigned, [torch.ones(2, 3)])
+
+
+def test_an_empty_buffer_that_out_would_resize_is_refused_and_stays() -> None:
+    module, x = Counter(), torch.randn(2, 3)
+    module.register_buffer("made", torch.empty(0))
+    module.forward = lambda x: torch.mul(x, 2, out=module.made)  # type: ignore[assignment]
+    with pytest.raises(ConversionError, match="out="):
+        to_network(module, [x])
+    assert module.made.shape == (0,)
 
 
 def test_constants_that_the_module_writes_are_put_back() -> None:

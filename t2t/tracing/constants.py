@@ -286,6 +286,12 @@ class Constants:
         finally:
             self._made_inside.pop()
 
+    def is_resizable(self, tensor: torch.Tensor) -> bool:
+        """Return whether ``out=`` may resize a constant: it is empty, and of this pass alone."""
+        key = storage_key(tensor)
+        made = key in self._made and key not in self._state and key not in self._foreign
+        return tensor.numel() == 0 and made and not self._views.get(key)
+
     def check_written(self, target: torch.Tensor) -> None:
         """Raise where the function of a loop or a branch writes to a constant from outside."""
         if self._made_inside and storage_key(target) not in self._made_inside[-1]:

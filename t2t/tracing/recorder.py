@@ -473,6 +473,10 @@ class Recorder:
         self.memory[result].storage.unwritable = unwritable
         return result
 
+    def is_resizable(self, x: torch.Tensor) -> bool:
+        """Return whether ``out=`` gives a tensor the result's shape: an empty constant."""
+        return not self.is_traced(x) and self.constants.is_resizable(x)
+
     def promote(self, target: torch.Tensor, operator: str) -> None:
         """Let a constant tensor become a traced one, as a traced value is written to it.
 

@@ -421,8 +421,11 @@ class Tracer:
         self, operator: OpOverload, info: OperatorInfo, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         targets = self._targets(info, args, kwargs)
+        outs = {a.name for a in schema_of(operator).arguments if a.is_out}
+        known = info.functional is not None and not _draws(operator, info.functional)
+        resized = {id(x) for x in targets if outs and known and self.recorder.is_resizable(x)}
         for target in targets:
-            if not self.recorder.is_traced(target):
+            if not self.recorder.is_traced(target) and id(target) not in resized:
                 self.recorder.promote(target, info.name)
         if info.changes_metadata:
             if info.functional is None:
@@ -430,9 +433,8 @@ class Tracer:
                 raise self.recorder.located(UnsupportedOperatorError(text))
             self.recorder.change_metadata(operator, info.functional, args, kwargs)
             return args[0]
-        if info.functional is None or _draws(operator, info.functional):
+        if info.functional is None or not known:
             return self._write_gap(operator, info, args, kwargs, targets)
-        outs = {a.name for a in schema_of(operator).arguments if a.is_out}
         if outs:
             kwargs = {key: value for key, value in kwargs.items() if key not in outs}
         result = self.call_operator(info.functional, args, kwargs)
@@ -440,6 +442,11 @@ class Tracer:
         for target, new in zip(targets, results[-len(targets) :], strict=True):
             if not outs and not may_be_same(new.shape, target.shape):
                 raise RuntimeError(f"{info.name} gives another shape than its argument's")
+            if id(target) in resized:
+                if not has_symbol(tuple(new.shape)):
+                    with self.recorder.paused():
+                        target.resize_(new.shape)
+                self.recorder.promote(target, info.name)
             if not may_be_same(new.shape, target.shape):
                 raise self.recorder.located(
                     UnsupportedOperatorError(
