@@ -1,4 +1,4 @@
-"""How exactly PyTorch computes float32, and when it does: settings that all threads share."""
+"""How exactly PyTorch computes float32, and when it does."""
 
 from __future__ import annotations
 
@@ -132,3 +132,19 @@ default_dtype = _Held(torch.get_default_dtype, torch.set_default_dtype, lambda _
 A model may be run under another (``torch.set_default_dtype(torch.bfloat16)``), which would round
 them.
 """
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Let this thread compute in the types that are given, also inside of ``torch.autocast``.
+
+    What t2t computes of its own has no part in a model's mixed precision, whose casts are recorded.
+    """
+    devices = [name for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)]
+    for name in devices:
+        torch.set_autocast_enabled(name, False)
+    try:
+        yield
+    finally:
+        for name in devices:
+            torch.set_autocast_enabled(name, True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from t2t.building import build
 from t2t.errors import T2TError
@@ -109,6 +110,19 @@ class OpCase:
             atol=atol if self.atol is None else self.atol,
             equal_nan=True,
         )
+
+
+class Autocast(nn.Module):
+    """Calls a function or a module inside of ``torch.autocast``."""
+
+    def __init__(self, call: Callable[..., Any], dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.call = call
+        self.dtype = dtype
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.autocast("cpu", self.dtype):
+            return self.call(*inputs)
 
 
 def ids(cases: Sequence[OpCase]) -> list[Any]:

@@ -12,13 +12,14 @@ from torch import nn
 from t2t.lowering import to_network
 from t2t.precision import Policy
 from t2t.reference import capture
-from tests.cases import OpCase, ids, run_case
+from tests.cases import Autocast, OpCase, ids, run_case
 
 # PyTorch's own encoder, in eval mode with a padding mask, uses them.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
+BF16 = {"rtol": 3e-2, "atol": 3e-2, "reason": "computed in bfloat16, in another order"}
 QKV = [(2, 4, 3, 8), (2, 4, 5, 8), (2, 4, 5, 6)]
 CAPTURED = F.scaled_dot_product_attention
 
@@ -106,6 +107,19 @@ def within(batch: int, length: int) -> Callable[..., torch.Tensor]:
 ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
 SQUARE = torch.zeros(6, 6, dtype=torch.bool)
 
+
+class Normed(nn.Module):
+    """Norms queries and keys, which autocast leaves in float32, beside values in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.norm = nn.Linear(8, 24), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.all(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(self.norm(q.float()), self.norm(k.float()), v)
+
+
 CASES = [
     # 4 constants; cast, maximum and comparison of the mask once; 6 layers for each attention.
     OpCase(
@@ -155,6 +169,13 @@ CASES = [
         "dynamic-mask", lambda q, k, v: masked(q, k, v, (q @ k.mT).relu()), QKV,
         dynamic=BATCHED, shapes=OTHERS,
     ),
+    OpCase("autocast", Autocast(attention(is_causal=True)), [(2, 4, 3, 8)] * 3, **BF16),
+    OpCase("autocast-mask", Autocast(masked), [*QKV, lambda g: ADDED], **BF16),
+    OpCase(
+        "autocast-gqa", Autocast(attention(enable_gqa=True)),
+        [(2, 6, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)], **BF16,
+    ),
+    OpCase("autocast-normed", Autocast(Normed()), [(2, 5, 8)], **BF16),
     OpCase("captured", lambda q, k, v: CAPTURED(q, k, v, is_causal=True), QKV),
     OpCase("multihead", Heads(), [(2, 5, 8)]),
     OpCase(

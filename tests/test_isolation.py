@@ -742,6 +742,27 @@ def test_autocast_keeps_no_cast_of_the_trace() -> None:
         assert torch.equal(module(X), expected)
 
 
+def test_a_converted_module_is_not_rounded_inside_of_autocast() -> None:
+    module = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 3)).eval()
+    converted = t2t.convert(module, [X], progress=False)
+    with torch.no_grad():
+        expected = module(X)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(converted(X), expected, rtol=1e-5, atol=1e-6)
+            assert torch.is_autocast_enabled("cpu")
+
+
+def test_tables_are_not_rounded_by_autocast_around_the_conversion() -> None:
+    def function(theta: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return nn.functional.affine_grid(theta, [1, 3, 5, 7], align_corners=False)
+
+    theta = torch.linspace(-1, 1, 6).reshape(1, 2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        (got,) = run(function, theta)
+    torch.testing.assert_close(got, function(theta), rtol=1e-5, atol=1e-6)
+
+
 # -- data that the trace does not see ------------------------------------------------------------
 
 

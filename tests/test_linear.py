@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from t2t.precision import Policy
-from tests.cases import OpCase, ids, integers, run_case
+from tests.cases import Autocast, OpCase, ids, integers, run_case
 
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
@@ -21,16 +21,6 @@ def weight(*shape: int) -> torch.Tensor:
 W, BIAS, ROW = weight(5, 4), weight(5), weight(4)
 TENSOR, INTEGERS = weight(5, 3, 4), torch.arange(20).reshape(5, 4)
 RIGHT, LEFT = weight(4, 6), weight(6, 2)
-
-
-class Autocast(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.module(x)
 
 
 CASES = [

@@ -16,7 +16,7 @@ from t2t.errors import ConversionError, UnsupportedArgumentError
 from t2t.lowering import Conversion, to_network
 from t2t.precision import Policy
 from t2t.reference import capture
-from tests.cases import OpCase, ids, run_case
+from tests.cases import Autocast, OpCase, ids, run_case
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
@@ -76,17 +76,6 @@ class Zeros(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         h = torch.zeros(1, x.size(1), STATE) + 0.5
         return self.rnn(x, (h, h) if isinstance(self.rnn, nn.LSTM) else h)
-
-
-class Autocast(nn.Module):
-    def __init__(self, rnn: nn.RNNBase, dtype: torch.dtype = torch.bfloat16) -> None:
-        super().__init__()
-        self.rnn = rnn
-        self.dtype = dtype
-
-    def forward(self, x: torch.Tensor) -> Any:
-        with torch.autocast("cpu", dtype=self.dtype):
-            return self.rnn(x)
 
 
 def states(kind: str, *shape: int) -> list[tuple[int, ...]]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from t2t.precision import Policy
-from tests.cases import OpCase, ids, integers, run_case
+from tests.cases import Autocast, OpCase, ids, integers, run_case
 
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
@@ -260,6 +260,10 @@ SAMPLED = [
     OpCase("grid-fp16", lambda x, g: F.grid_sample(x, g, align_corners=False),
            [(2, 3, 5, 6), (2, 4, 3, 2)], policy=FP16, **GRID),
     OpCase("affine-grid", lambda t: F.affine_grid(t, (2, 3, 4, 5), False), [(2, 2, 3)]),
+    OpCase(
+        "affine-grid-autocast", Autocast(lambda t: F.affine_grid(t, (2, 3, 4, 5), False)),
+        [(2, 2, 3)], rtol=2e-2, atol=2e-2, reason="PyTorch computes in bfloat16, not only rounds",
+    ),
     OpCase("affine-grid-corners", lambda t: F.affine_grid(t, (2, 3, 4, 5), True), [(2, 2, 3)]),
     OpCase("affine-grid-3d", lambda t: F.affine_grid(t, (2, 3, 4, 5, 3), False), [(2, 3, 4)]),
     OpCase(

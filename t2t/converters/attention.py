@@ -37,7 +37,10 @@ def _meta(
     plain = same_sizes(batch, key.shape[:-heads]) and same_sizes(batch, value.shape[:-heads])
     plain = plain and agree((query.shape[-1], key.shape[-1]), (key.shape[-2], value.shape[-2]))
     plain = plain and (attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype))
-    if not plain or torch.is_autocast_enabled(query.device.type):
+    if torch.is_autocast_enabled(query.device.type):
+        # The casts arrive, and then the device's operator.
+        return NotImplemented
+    if not plain:
         return _ORIGINAL(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -62,14 +65,7 @@ def scaled_dot_product_attention(
     The softmax is computed in float32. A query that may attend to nothing gets zeros, as in torch.
     """
     require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
-    groups = 1
-    if enable_gqa:
-        heads = [static_number("heads", x.shape[-3]) for x in (query, key, value)]
-        if heads[1] != heads[2]:
-            raise UnsupportedArgumentError(
-                "enable_gqa: key and value have different numbers of heads"
-            )
-        groups = heads[0] // heads[1]
+    groups = _groups(query, key, value) if enable_gqa else 1
     return _attend(net, query, key, value, attn_mask, is_causal, scale, groups)
 
 
@@ -85,9 +81,19 @@ def flash_attention(
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Convert attention that was captured before torch's functions were patched."""
+    """Convert attention that was captured before torch's functions were patched, or is cast."""
     require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
-    return _attend(net, query, key, value, attn_mask, is_causal, scale, 1), None
+    grouped = not same_sizes(query.shape[-3:-2], key.shape[-3:-2])
+    groups = _groups(query, key, value) if grouped else 1
+    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups), None
+
+
+def _groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
+    """Return how many heads of queries share one of keys."""
+    heads = [static_number("heads", x.shape[-3]) for x in (query, key, value)]
+    if heads[1] != heads[2]:
+        raise UnsupportedArgumentError("enable_gqa: key and value have different numbers of heads")
+    return heads[0] // heads[1]
 
 
 def _attend(

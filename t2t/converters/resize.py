@@ -401,7 +401,11 @@ def _affine_meta(
 ) -> torch.Tensor:
     # The original compares all sizes with each other, only to say that none is zero.
     del align_corners
-    return theta.new_empty((size[0], *size[2:], theta.shape[1]))
+    # Under autocast the product inside is in its type.
+    device = theta.device.type
+    cast = torch.is_autocast_enabled(device) and theta.dtype == torch.float32
+    dtype = torch.get_autocast_dtype(device) if cast else theta.dtype
+    return theta.new_empty((size[0], *size[2:], theta.shape[1]), dtype=dtype)
 
 
 # The function, as PyTorch's own code decides on the size of the batch.
@@ -419,4 +423,4 @@ def affine_grid(
     points = torch.affine_grid_generator(same, [1, 1, *spatial], bool(align_corners)).reshape(-1, n)
     points = torch.cat([points, torch.ones(len(points), 1)], 1)
     moved = net.add_matrix_multiply(points, theta, "NONE", "TRANSPOSE", dtype=theta.dtype)
-    return net.reshape(moved, net.output.shape)
+    return net.reshape(net.tensor(moved, net.output.dtype), net.output.shape)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from t2t.errors import ShapeError
 from t2t.files import read_tensors, written_whole
-from t2t.float32 import default_dtype, float32_precision
+from t2t.float32 import default_dtype, float32_precision, without_autocast
 from t2t.reference import drawing, export, page, state, text
 from t2t.reference.drawing import Heat, heat_values
 from t2t.reference.executor import Executor
@@ -75,7 +75,12 @@ class Program:
         if len(devices) > 1:
             raise ShapeError(f"the inputs are on several devices: {sorted(map(str, devices))}")
         device = devices.pop() if devices else torch.device("cpu")
-        with torch.no_grad(), float32_precision.held(), default_dtype.held():
+        with (
+            torch.no_grad(),
+            float32_precision.held(),
+            default_dtype.held(),
+            without_autocast(),
+        ):
             return self._executor(device).run(given, watch)
 
     def _checked(self, inputs: Sequence[Tensor] | Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from t2t.errors import (
     UnsupportedOperatorError,
     add_note,
 )
-from t2t.float32 import default_dtype
+from t2t.float32 import default_dtype, without_autocast
 from t2t.io import Place
 from t2t.network import Network, Operation
 from t2t.network.tensors import MAX_RANK, RANK
@@ -39,6 +39,7 @@ _NO_INPUT = (
 
 
 @default_dtype.held()
+@without_autocast()
 def emit(
     graph: Graph,
     net: Network,
