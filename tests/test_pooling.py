@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from t2t.precision import Policy
-from tests.cases import OpCase, ids, integers, run_case
+from tests.cases import Autocast, OpCase, ids, integers, run_case
 
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
@@ -121,6 +121,10 @@ MAX = [
         "max1d-dynamic", nn.MaxPool1d(3, 2, 1), [(2, 3, 9)], dynamic=[{0: (1, 4), 2: (4, 20)}],
         shapes=[(1, 3, 12)],
     ),
+    OpCase(
+        "max1d-dynamic-autocast", Autocast(nn.MaxPool1d(3, 2, 1)), [(2, 3, 9)],
+        dynamic=[{0: (1, 4), 2: (4, 20)}], shapes=[(1, 3, 12)],
+    ),
     OpCase("max3d", F.max_pool3d, [(2, 3, 5, 6, 7)], {"kernel_size": 2}, layers=1),
     OpCase(
         "max3d-all", lambda x: F.max_pool3d(x, (2, 3, 1), (1, 2, 3), (1, 1, 0), 1, True),
@@ -149,6 +153,10 @@ AVERAGE = [
     ),
     OpCase(
         "avg2d-divisor-dynamic", nn.AvgPool2d(2, 3, 1, True, True, 3), [(2, 3, 7, 8)],
+        dynamic=BOTH, shapes=[(3, 3, 10, 6)],
+    ),
+    OpCase(
+        "avg2d-dynamic-autocast", Autocast(nn.AvgPool2d(2, 3, 1, True, True, 3)), [(2, 3, 7, 8)],
         dynamic=BOTH, shapes=[(3, 3, 10, 6)],
     ),
     OpCase(
@@ -218,6 +226,10 @@ ADAPTIVE = [
     OpCase(
         "adaptive-avg2d-dynamic", nn.AdaptiveAvgPool2d((1, 1)), [(2, 3, 7, 8)], dynamic=BOTH,
         shapes=[(3, 3, 5, 9)], layers=1,
+    ),
+    OpCase(
+        "adaptive-avg2d-dynamic-autocast", Autocast(nn.AdaptiveAvgPool2d(1)), [(2, 3, 7, 8)],
+        dynamic=BOTH, shapes=[(1, 3, 5, 9)], layers=1,
     ),
     OpCase(
         "adaptive-avg2d-dynamic-uneven", nn.AdaptiveAvgPool2d((3, 2)), [(2, 3, 7, 8)],

@@ -57,3 +57,17 @@ def window_count(size: Any, window: int, stride: int, pads: int, up: bool = Fals
 def autocast(x: torch.Tensor, original: Callable[..., Any], *args: Any) -> Any:
     """Call the original where torch.autocast may change its dtype; None elsewhere."""
     return original(x, *args) if torch.is_autocast_enabled(x.device.type) else None
+
+
+def result_type(
+    original: Callable[..., Any], input: torch.Tensor, spatial: Sequence[int], *args: Any, **kw: Any
+) -> torch.dtype:
+    """Return the type of a function's result, which torch.autocast decides on where it is on.
+
+    Torch says so for other spatial sizes, as it would ask for dynamic ones.
+    """
+    if not torch.is_autocast_enabled(input.device.type):
+        return input.dtype
+    ones = [1] * (input.dim() - len(spatial))
+    result = original(input.new_zeros((*ones, *spatial)), *args, **kw)
+    return (result if isinstance(result, torch.Tensor) else result[0]).dtype

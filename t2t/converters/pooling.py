@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from t2t.converters._spatial import result_type
 from t2t.converters._windows import (
     Windows,
     adaptive,
@@ -28,6 +29,8 @@ from t2t.registry import converter
 from t2t.sizes import smallest, static_size
 
 aten = torch.ops.aten
+
+_ADAPTIVE_AVERAGE = F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d
 
 _Pair = tuple[NetworkTensor | None, NetworkTensor | None]
 
@@ -51,17 +54,17 @@ def _output(
         kwargs: likewise.
     """
     windows = windows_of(n, *args, **kwargs)
-    rows = zip(windows.padding, windows.size, windows.dilation, strict=True)
-    if (
-        torch.is_autocast_enabled(input.device.type)
-        or input.dim() not in (n + 1, n + 2)
-        or any(2 * pad > (size - 1) * rate + 1 for pad, size, rate in rows)
+    rows = [*zip(windows.padding, windows.size, windows.dilation, strict=True)]
+    if input.dim() not in (n + 1, n + 2) or (
+        any(2 * pad > (size - 1) * rate + 1 for pad, size, rate in rows)
     ):
         return original(input, *args, **kwargs)
     counts = windows.counts(input.shape[-n:])
     if any(count < 1 for count in counts):
         return original(input, *args, **kwargs)
-    return input.new_empty((*input.shape[:-n], *counts))
+    spans = [(size - 1) * rate + 1 for _, size, rate in rows]
+    dtype = result_type(original, input, spans, *args, **kwargs)
+    return input.new_empty((*input.shape[:-n], *counts), dtype=dtype)
 
 
 def _outputs(*args: Any, **kwargs: Any) -> Any:
@@ -189,11 +192,11 @@ def _one_window(n: int, input: torch.Tensor, output_size: int | Sequence[int | N
         [size is not None and static_size(size) == 1 for size in sizes] != [True] * n
         or input.dim() not in (n + 1, n + 2)
         or not input.is_floating_point()
-        or torch.is_autocast_enabled(input.device.type)
         or any(smallest(size) < 1 for size in input.shape)
     ):
         return NotImplemented
-    return input.new_empty((*input.shape[:-n], *[1] * n))
+    dtype = result_type(_ADAPTIVE_AVERAGE[n - 1], input, [1] * n, output_size)
+    return input.new_empty((*input.shape[:-n], *[1] * n), dtype=dtype)
 
 
 # At size 1, PyTorch makes a mean of it, which is computed in float32, and changes its strides.
