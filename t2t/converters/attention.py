@@ -37,10 +37,7 @@ def _meta(
     plain = same_sizes(batch, key.shape[:-heads]) and same_sizes(batch, value.shape[:-heads])
     plain = plain and agree((query.shape[-1], key.shape[-1]), (key.shape[-2], value.shape[-2]))
     plain = plain and (attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype))
-    if torch.is_autocast_enabled(query.device.type):
-        # The casts arrive, and then the device's operator.
-        return NotImplemented
-    if not plain:
+    if not plain or torch.is_autocast_enabled(query.device.type):
         return _ORIGINAL(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -66,7 +63,8 @@ def scaled_dot_product_attention(
     """
     require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
     groups = _groups(query, key, value) if enable_gqa else 1
-    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups)
+    dtype = net.output.dtype
+    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups, dtype)
 
 
 @converter("aten::_scaled_dot_product_flash_attention_for_cpu", precision="compute")
@@ -81,11 +79,12 @@ def flash_attention(
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Convert attention that was captured before torch's functions were patched, or is cast."""
+    """Convert attention that was captured before torch's functions were patched."""
     require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
     grouped = not same_sizes(query.shape[-3:-2], key.shape[-3:-2])
     groups = _groups(query, key, value) if grouped else 1
-    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups), None
+    dtype = net.output[0].dtype
+    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups, dtype), None
 
 
 def _groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
@@ -105,8 +104,9 @@ def _attend(
     causal: bool,
     scale: float | None,
     groups: int,
+    dtype: torch.dtype,
 ) -> NetworkTensor:
-    dtype = query.dtype
+    """Compute attention in a type, which torch.autocast may have made another than that of q."""
     q, k, v = (net.tensor(x, dtype) for x in (query, key, value))
     if groups > 1:
         # (*, heads of keys, queries of each, L, E) by (*, heads of keys, 1, E, S)

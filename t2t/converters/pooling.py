@@ -55,9 +55,8 @@ def _output(
     """
     windows = windows_of(n, *args, **kwargs)
     rows = [*zip(windows.padding, windows.size, windows.dilation, strict=True)]
-    if input.dim() not in (n + 1, n + 2) or (
-        any(2 * pad > (size - 1) * rate + 1 for pad, size, rate in rows)
-    ):
+    too_wide = any(2 * pad > (size - 1) * rate + 1 for pad, size, rate in rows)
+    if too_wide or input.dim() not in (n + 1, n + 2):
         return original(input, *args, **kwargs)
     counts = windows.counts(input.shape[-n:])
     if any(count < 1 for count in counts):

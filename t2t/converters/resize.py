@@ -403,7 +403,7 @@ def _affine_meta(
     del align_corners
     # Under autocast the product inside is in its type.
     device = theta.device.type
-    cast = torch.is_autocast_enabled(device) and theta.dtype == torch.float32
+    cast = torch.is_autocast_enabled(device) and theta.dtype != torch.float64
     dtype = torch.get_autocast_dtype(device) if cast else theta.dtype
     return theta.new_empty((size[0], *size[2:], theta.shape[1]), dtype=dtype)
 
