@@ -771,6 +771,8 @@ WRONG = [
     ("convert users:absent --shape 1 -o net.pt", "users has no 'absent'"),
     ("convert users:mkae --shape 1 -o net.pt", "did you mean make"),
     ("convert users.py:make --shape 1 -o net.pt", "users:make"),
+    # As docs/models.md names it.
+    ("convert torchvision/resnet18 --shape 1 -o net.pt", "write torchvision:resnet18"),
     ("convert users:number --shape 1 -o net.pt", "is a int"),
     ("convert users:no_module --shape 1 -o net.pt", "no torch.nn.Module"),
     ("convert users:needs --shape 1 -o net.pt", "--set NAME=VALUE"),
@@ -890,6 +892,13 @@ def test_help_and_wrong_usage_import_no_torch(args):
         [sys.executable, "-c", code], env=environment, capture_output=True, check=False
     )
     assert result.returncode == 10
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_help_is_readable(name):
+    text = good(name, "--help").stdout
+    assert "\\b" not in text
+    assert "\b" not in text
 
 
 def test_the_console_script_is_the_group():

@@ -182,7 +182,7 @@ def convert(
     output_names: Sequence[str],
     **options: Any,
 ) -> Result:
-    r"""Convert SOURCE and write a checkpoint for t2t.load.
+    """Convert SOURCE and write a checkpoint for t2t.load.
 
     SOURCE is package.module:factory, torchvision:NAME, timm:NAME, transformers:NAME, or a .pt2 or
     .onnx file.
@@ -190,7 +190,7 @@ def convert(
     \b
     t2t convert torchvision:resnet50 --shape batch:1..8x3x224x224 --fp16 -o resnet50.pt
     t2t convert mypackage.models:make --shape x=1x3x320x320 -o model.pt
-    """
+    """  # noqa: D301  click looks for the character itself
     targets = {"output": output, "engine": engine, "bundle": bundle}
     _check_targets(output, engine, bundle)
     from t2t.cli import converted as parts

@@ -97,6 +97,8 @@ def imported(text: str, what: str = "SOURCE") -> Any:
         if is_script:
             dotted = path.removesuffix(".py").strip("./").replace("/", ".")
             hint = f"; name the file as a module: {dotted}:{name or 'factory'}"
+        elif text.partition("/")[0] in _LIBRARIES and not os.path.exists(text):
+            hint = f"; write {text.replace('/', ':', 1)}"
         elif os.path.exists(text) or not name:
             hint = _of_file(text)
         raise Refusal(f"{what} {text!r} cannot be imported{hint}. {_FORMS}")
