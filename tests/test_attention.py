@@ -177,6 +177,10 @@ CASES = [
     ),
     OpCase("autocast-normed", Autocast(Normed()), [(2, 5, 8)], **BF16),
     OpCase("captured", lambda q, k, v: CAPTURED(q, k, v, is_causal=True), QKV),
+    OpCase(
+        "captured-gqa", lambda q, k, v: CAPTURED(q, k, v, enable_gqa=True),
+        [(2, 6, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
+    ),
     OpCase("multihead", Heads(), [(2, 5, 8)]),
     OpCase(
         "multihead-dynamic", Heads(), [(2, 5, 8)], dynamic=[{0: (1, 4), 1: (1, 9)}],

@@ -422,8 +422,10 @@ class Tracer:
     ) -> Any:
         targets = self._targets(info, args, kwargs)
         outs = {a.name for a in schema_of(operator).arguments if a.is_out}
-        known = info.functional is not None and not _draws(operator, info.functional)
-        resized = {id(x) for x in targets if outs and known and self.recorder.is_resizable(x)}
+        functional = info.functional
+        if functional is not None and _draws(operator, functional):
+            functional = None
+        resized = {id(x) for x in targets if outs and functional and self.recorder.is_resizable(x)}
         for target in targets:
             if not self.recorder.is_traced(target) and id(target) not in resized:
                 self.recorder.promote(target, info.name)
@@ -433,11 +435,11 @@ class Tracer:
                 raise self.recorder.located(UnsupportedOperatorError(text))
             self.recorder.change_metadata(operator, info.functional, args, kwargs)
             return args[0]
-        if info.functional is None or not known:
+        if functional is None:
             return self._write_gap(operator, info, args, kwargs, targets)
         if outs:
             kwargs = {key: value for key, value in kwargs.items() if key not in outs}
-        result = self.call_operator(info.functional, args, kwargs)
+        result = self.call_operator(functional, args, kwargs)
         results = _tensors(result)
         for target, new in zip(targets, results[-len(targets) :], strict=True):
             if not outs and not may_be_same(new.shape, target.shape):
