@@ -121,7 +121,7 @@ class Autocast(nn.Module):
         self.dtype = dtype
 
     def forward(self, *inputs: Any) -> Any:
-        with torch.autocast("cpu", self.dtype):
+        with torch.autocast(inputs[0].device.type, self.dtype):
             return self.call(*inputs)
 
 

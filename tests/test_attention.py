@@ -17,6 +17,7 @@ from tests.cases import Autocast, OpCase, ids, run_case
 # PyTorch's own encoder, in eval mode with a padding mask, uses them.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
+aten = torch.ops.aten
 FP16 = Policy(torch.float16)
 HALF = {"rtol": 2e-2, "atol": 2e-2, "reason": "computed in half precision, compared with float32"}
 BF16 = {"rtol": 3e-2, "atol": 3e-2, "reason": "computed in bfloat16, in another order"}
@@ -229,6 +230,40 @@ def test_scores_of_half_models_are_not_rounded(dtype: torch.dtype, scale: float 
     errors = [float((x.double() - exact).norm() / exact.norm()) for x in (got, own)]
     # What remains are the weights and the result in the half type, as torch has them.
     assert errors[0] < 1.5 * errors[1]
+
+
+OF_GPUS = {
+    "flash": lambda q, k, v, mask: aten._scaled_dot_product_flash_attention(q, k, v)[0],
+    "flash-causal": lambda q, k, v, mask: aten._scaled_dot_product_flash_attention(
+        q, k, v, is_causal=True
+    )[0],
+    "efficient": lambda q, k, v, mask: aten._scaled_dot_product_efficient_attention(
+        q, k, v, mask, False, scale=0.3
+    )[0],
+    "cudnn": lambda q, k, v, mask: aten._scaled_dot_product_cudnn_attention(q, k, v, mask, False)[
+        0
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", OF_GPUS)
+def test_what_was_captured_on_a_gpu(kind: str) -> None:
+    # PyTorch has no kernels of them on the CPU, but converting takes none.
+    generator = torch.Generator().manual_seed(0)
+    sizes = (2, 4, 3, 8), (2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 3, 5)
+    inputs = [torch.randn(size, generator=generator) for size in sizes]
+    conversion = to_network(OF_GPUS[kind], inputs)
+    q, k, v, mask = inputs
+    expected = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        None if kind.startswith("flash") else mask,
+        is_causal="causal" in kind,
+        scale=0.3 if kind == "efficient" else None,
+    )
+    (got,) = capture(conversion.network.raw, conversion.network.weights).run(inputs).values()
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_encoder_gives_zeros_at_padded_places_as_in_eval_mode() -> None:

@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # Names that no row can reach, each with its reason.
 UNREACHABLE: dict[str, str] = {
     "aten::_pack_padded_sequence": "always refused, with advice; tests/test_recurrent.py has rows",
+    "aten::_scaled_dot_product_cudnn_attention": "not of the CPU; tests/test_attention.py has it",
+    "aten::_scaled_dot_product_efficient_attention": "likewise",
+    "aten::_scaled_dot_product_flash_attention": "likewise",
     "aten::_thnn_fused_gru_cell.default": "not of the CPU; tests/on_device.py runs gru-cell",
     "aten::_thnn_fused_lstm_cell.default": "not of the CPU; tests/on_device.py runs lstm-cell",
 }

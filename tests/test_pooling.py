@@ -163,6 +163,10 @@ AVERAGE = [
         "avg2d-whole-dynamic", lambda x: F.avg_pool2d(x, kernel_size=x.size()[2:]),
         [(2, 3, 7, 8)], dynamic=BOTH, shapes=[(3, 3, 5, 9)], layers=1,
     ),
+    OpCase(
+        "avg2d-whole-dynamic-autocast", Autocast(lambda x: F.avg_pool2d(x, x.size()[2:])),
+        [(2, 3, 7, 8)], dynamic=BOTH, shapes=[(3, 3, 5, 9)],
+    ),
     OpCase("avg2d-unbatched", nn.AvgPool2d(2), [(3, 7, 8)]),
     OpCase("avg2d-int", lambda x: F.avg_pool2d(x, 2), [integers(1, 2, 4, 4)], raises="dtype"),
     OpCase("avg2d-aten", lambda x: torch.ops.aten.avg_pool2d(x, [3, 2], [2]), [(2, 3, 7, 8)]),

@@ -59,15 +59,12 @@ def autocast(x: torch.Tensor, original: Callable[..., Any], *args: Any) -> Any:
     return original(x, *args) if torch.is_autocast_enabled(x.device.type) else None
 
 
-def result_type(
-    original: Callable[..., Any], input: torch.Tensor, spatial: Sequence[int], *args: Any, **kw: Any
-) -> torch.dtype:
-    """Return the type of a function's result, which torch.autocast decides on where it is on.
+def pooled_type(original: Callable[..., Any], input: torch.Tensor, n: int) -> torch.dtype:
+    """Return the type of a pooling's result, which torch.autocast decides on where it is on.
 
-    Torch says so for other spatial sizes, as it would ask for dynamic ones.
+    Torch says it of one window of one element, as it would ask for the sizes of dynamic ones.
     """
     if not torch.is_autocast_enabled(input.device.type):
         return input.dtype
-    ones = [1] * (input.dim() - len(spatial))
-    result = original(input.new_zeros((*ones, *spatial)), *args, **kw)
+    result = original(input.new_zeros([1] * input.dim()), [1] * n)
     return (result if isinstance(result, torch.Tensor) else result[0]).dtype

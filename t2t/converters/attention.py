@@ -67,8 +67,11 @@ def scaled_dot_product_attention(
     return _attend(net, query, key, value, attn_mask, is_causal, scale, groups, dtype)
 
 
+# -- attention captured before torch's function was patched: each device has operators of its own --
+
+
 @converter("aten::_scaled_dot_product_flash_attention_for_cpu", precision="compute")
-def flash_attention(
+def flash_attention_for_cpu(
     net: Network,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -79,12 +82,67 @@ def flash_attention(
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Convert attention that was captured before torch's functions were patched."""
+    """Convert (N, H, L, E), (N, H, S, E), (N, H, S, V) to (N, H, L, V)."""
+    return _captured(net, query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+
+@converter("aten::_scaled_dot_product_flash_attention", precision="compute")
+def flash_attention(
+    net: Network,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    """Convert as `flash_attention_for_cpu`."""
+    del return_debug_mask
+    return _captured(net, query, key, value, None, dropout_p, is_causal, scale)
+
+
+@converter(
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    precision="compute",
+)
+def biased_attention(
+    net: Network,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    """Convert as `flash_attention_for_cpu`."""
+    del compute_log_sumexp, return_debug_mask
+    return _captured(net, query, key, value, attn_bias, dropout_p, is_causal, scale)
+
+
+def _captured(
+    net: Network,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    scale: float | None,
+) -> Any:
+    """Return the attention, and None for what else the operator gives, which is for training."""
     require("dropout_p", float(dropout_p), 0.0, "an engine draws no random numbers")
     grouped = not same_sizes(query.shape[-3:-2], key.shape[-3:-2])
     groups = _groups(query, key, value) if grouped else 1
     dtype = net.output[0].dtype
-    return _attend(net, query, key, value, attn_mask, is_causal, scale, groups, dtype), None
+    result = _attend(net, query, key, value, mask, causal, scale, groups, dtype)
+    return result, *[None for x in net.output[1:] if isinstance(x, torch.Tensor)]
 
 
 def _groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._spatial import result_type
+from t2t.converters._spatial import pooled_type
 from t2t.converters._windows import (
     Windows,
     adaptive,
@@ -61,8 +61,7 @@ def _output(
     counts = windows.counts(input.shape[-n:])
     if any(count < 1 for count in counts):
         return original(input, *args, **kwargs)
-    spans = [(size - 1) * rate + 1 for _, size, rate in rows]
-    dtype = result_type(original, input, spans, *args, **kwargs)
+    dtype = pooled_type(original, input, n)
     return input.new_empty((*input.shape[:-n], *counts), dtype=dtype)
 
 
@@ -194,7 +193,7 @@ def _one_window(n: int, input: torch.Tensor, output_size: int | Sequence[int | N
         or any(smallest(size) < 1 for size in input.shape)
     ):
         return NotImplemented
-    dtype = result_type(_ADAPTIVE_AVERAGE[n - 1], input, [1] * n, output_size)
+    dtype = pooled_type(_ADAPTIVE_AVERAGE[n - 1], input, n)
     return input.new_empty((*input.shape[:-n], *[1] * n), dtype=dtype)
 
 

@@ -20,7 +20,7 @@ from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
 from t2t.sizes import static_size
-from t2t.torch_internals import rnn_functions
+from t2t.torch_internals import rnn_functions, unset_fake_temporarily
 
 Tensors = Sequence[torch.Tensor]
 Results = tuple[NetworkTensor | None, ...]
@@ -106,11 +106,7 @@ def _meta(original: Callable[..., Any], gates: int) -> Callable[..., Any]:
         types = [x.dtype for x in (input, *states, *params)]
         results = types[: 1 + len(states)]
         if torch.is_autocast_enabled(input.device.type):
-            # Which types come out, torch says for one step of one sequence.
-            step = input.new_zeros(1, 1, input.shape[-1])
-            before = [x.new_zeros(x.shape[0], 1, x.shape[-1]) for x in states]
-            state = before[0] if isinstance(hx, torch.Tensor) else before
-            results = [x.dtype for x in original(step, state, params, *given)]
+            results = _types_under_autocast(original, input, states, params, given)
         elif len(set(types)) > 1:
             names = ", ".join(dict.fromkeys(str(x).removeprefix("torch.") for x in types))
             raise UnsupportedArgumentError(
@@ -126,6 +122,26 @@ def _meta(original: Callable[..., Any], gates: int) -> Callable[..., Any]:
         )
 
     return meta
+
+
+def _types_under_autocast(
+    original: Callable[..., Any], input: torch.Tensor, states: Tensors, params: Tensors, given: Any
+) -> list[torch.dtype]:
+    """Return the types of the results, as torch has them for one step of one sequence.
+
+    That runs on the device, whose kernels decide: cudnn's compute in float16 whatever the type of
+    autocast is, and do not run on fake tensors.
+    """
+
+    def zeros(x: torch.Tensor, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=x.dtype, device=x.device)
+
+    with unset_fake_temporarily():
+        step = zeros(input, 1, 1, input.shape[-1])
+        before = [zeros(x, x.shape[0], 1, x.shape[-1]) for x in states]
+        weights = [zeros(x, *x.shape) for x in params]
+        state = before if len(before) > 1 else before[0]
+        return [x.dtype for x in original(step, state, weights, *given._replace(train=False))]
 
 
 def _check_states(input: torch.Tensor, states: Tensors, given: _Options, count: int) -> None:
