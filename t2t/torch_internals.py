@@ -20,7 +20,7 @@ import torch
 
 try:
     import torch.fx.experimental._config as _symbolic
-    from torch._dispatch.python import enable_python_dispatcher
+    from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
     from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _higher_order_ops
     from torch._ops import _OpNamespace as OpNamespace
     from torch._subclasses.fake_tensor import (
@@ -110,6 +110,7 @@ __all__ = [
     "one_kind_of_kernels",
     "overload_name",
     "pytree",
+    "real_kernels",
     "references_from_cpp",
     "rnn_functions",
     "schema_of",
@@ -238,6 +239,13 @@ def flex_attention_in_plain_operators(*args: Any, **kwargs: Any) -> Any:
     from torch._higher_order_ops.flex_attention import math_attention
 
     return math_attention(*args, **kwargs)
+
+
+@contextmanager
+def real_kernels() -> Iterator[None]:
+    """Let operators compute on real tensors as they do where nothing is traced."""
+    with unset_fake_temporarily(), no_python_dispatcher():
+        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Names that no row can reach, each with its reason.
 UNREACHABLE: dict[str, str] = {
+    "aten::_cudnn_rnn": "not of the CPU; tests/test_recurrent.py has it",
     "aten::_pack_padded_sequence": "always refused, with advice; tests/test_recurrent.py has rows",
     "aten::_scaled_dot_product_cudnn_attention": "not of the CPU; tests/test_attention.py has it",
     "aten::_scaled_dot_product_efficient_attention": "likewise",

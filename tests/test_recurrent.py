@@ -616,3 +616,36 @@ def test_a_length_that_may_be_zero_is_named() -> None:
     with pytest.raises(ConversionError, match="min"):
         to_network(make("gru").eval(), [torch.randn(SIZE, 2, INPUT)],
                    dynamic_shapes=[{0: (0, 9)}])  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*LAYERS.values(), {"proj_size": 3}], ids=str)
+@pytest.mark.parametrize("kind", ["rnn-relu", "rnn", "lstm", "gru"])
+def test_what_was_kept_or_exported_on_a_gpu(kind: str, options: dict[str, Any]) -> None:
+    # PyTorch has no kernel of it on the CPU, but converting takes none.
+    if "proj_size" in options and kind != "lstm":
+        pytest.skip("LSTMs alone have projections")
+    rnn = make(kind, **options)
+    count = rnn.num_layers * (2 if rnn.bidirectional else 1)
+    weights, mode = list(rnn.parameters()), ["rnn-relu", "rnn", "lstm", "gru"].index(kind)
+    stride = len(weights) // count
+
+    def kept(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor | None = None) -> Any:
+        last = (rnn.batch_first, 0.0, False, rnn.bidirectional, [], None)
+        return torch.ops.aten._cudnn_rnn(
+            x, weights, stride, None, h, c, mode, STATE, rnn.proj_size, rnn.num_layers, *last
+        )[: 3 if kind == "lstm" else 2]
+
+    def drawn_inputs() -> list[torch.Tensor]:
+        state = (count, SIZE if rnn.batch_first else 2)
+        h, c = torch.randn(*state, rnn.proj_size or STATE), torch.randn(*state, STATE)
+        return [torch.randn(SIZE, 2, INPUT), h, *([c] if kind == "lstm" else [])]
+
+    conversion = to_network(kept, drawn_inputs())
+    program = capture(conversion.network.raw, conversion.network.weights)
+    for x, *states in (drawn_inputs(), drawn_inputs()):
+        with torch.no_grad():
+            output, last = rnn(x, tuple(states) if kind == "lstm" else states[0])
+        got = program.run([x, *states])
+        wanted = [output, *(last if kind == "lstm" else [last])]
+        for spec, want in zip(conversion.signature.outputs, wanted, strict=True):
+            torch.testing.assert_close(got[spec.name], want, rtol=1e-5, atol=1e-6)

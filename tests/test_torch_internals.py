@@ -232,6 +232,17 @@ def one_kind_of_kernels() -> None:
 
 
 @check
+def real_kernels() -> None:
+    with FakeTensorMode(), internals.enable_python_dispatcher():
+        with internals.real_kernels(), Seen() as seen:
+            result = torch.nn.LSTM(2, 3)(torch.ones(1, 1, 2))[0]
+        assert isinstance(torch.ones(2), FakeTensor)
+    assert type(result) is torch.Tensor
+    # By the Python dispatcher, the layer would come as all of its parts.
+    assert aten.sigmoid.default not in seen.operators
+
+
+@check
 def schema_of() -> None:
     schema = internals.schema_of(aten.add_.Tensor)
     assert schema.name == "aten::add_"

@@ -20,7 +20,7 @@ from t2t.errors import UnsupportedArgumentError, require
 from t2t.network import Network, NetworkTensor, TensorLike
 from t2t.registry import converter
 from t2t.sizes import static_size
-from t2t.torch_internals import rnn_functions, unset_fake_temporarily
+from t2t.torch_internals import real_kernels, rnn_functions
 
 Tensors = Sequence[torch.Tensor]
 Results = tuple[NetworkTensor | None, ...]
@@ -79,7 +79,8 @@ class _Weights(NamedTuple):
         ]
 
 
-_MKLDNN_LSTM = 2
+# Kinds of layers, as cudnn's and mkldnn's operators number them.
+_LSTM, _GRU = 2, 3
 
 _Step = Callable[[Network, NetworkTensor, NetworkTensor, list[NetworkTensor]], list[NetworkTensor]]
 """What one step computes: of the gates by the input, those by the hidden state (N, gates * H) and
@@ -136,7 +137,7 @@ def _types_under_autocast(
     def zeros(x: torch.Tensor, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=x.dtype, device=x.device)
 
-    with unset_fake_temporarily():
+    with real_kernels():
         step = zeros(input, 1, 1, input.shape[-1])
         before = [zeros(x, x.shape[0], 1, x.shape[-1]) for x in states]
         weights = [zeros(x, *x.shape) for x in params]
@@ -211,22 +212,8 @@ def gru(
     net: Network, input: torch.Tensor, hx: torch.Tensor, params: Tensors, *args: Any, **kwargs: Any
 ) -> Results:
     """Convert (L, N, in) and a state (layers * D, N, H) to (L, N, D * H) and the last state."""
-    size = hx.shape[-1]
-
-    def step(
-        net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
-    ) -> list[NetworkTensor]:
-        x_gates, h_gates = ([net.narrow(y, 1, k * size, size) for k in range(3)] for y in (x, h))
-        reset, update = (
-            net.add_activation(net.add_elementwise(x_gates[k], h_gates[k], "SUM"), "SIGMOID")
-            for k in range(2)
-        )
-        old = net.add_elementwise(reset, h_gates[2], "PROD")
-        new = net.add_activation(net.add_elementwise(x_gates[2], old, "SUM"), "TANH")
-        change = net.add_elementwise(states[0], new, "SUB")
-        return [net.add_elementwise(new, net.add_elementwise(update, change, "PROD"), "SUM")]
-
     given = _Options(*args, **kwargs)
+    step = _gru_step(hx.shape[-1])
     return _layers(net, input, [hx], params, given, step, resets=True)
 
 
@@ -277,6 +264,23 @@ def _lstm_step(size: Any) -> _Step:
     return step
 
 
+def _gru_step(size: Any) -> _Step:
+    def step(
+        net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
+    ) -> list[NetworkTensor]:
+        x_gates, h_gates = ([net.narrow(y, 1, k * size, size) for k in range(3)] for y in (x, h))
+        reset, update = (
+            net.add_activation(net.add_elementwise(x_gates[k], h_gates[k], "SUM"), "SIGMOID")
+            for k in range(2)
+        )
+        old = net.add_elementwise(reset, h_gates[2], "PROD")
+        new = net.add_activation(net.add_elementwise(x_gates[2], old, "SUM"), "TANH")
+        change = net.add_elementwise(states[0], new, "SUB")
+        return [net.add_elementwise(new, net.add_elementwise(update, change, "PROD"), "SUM")]
+
+    return step
+
+
 def _rnn_step(activation: str) -> _Step:
     def step(
         net: Network, x: NetworkTensor, h: NetworkTensor, states: list[NetworkTensor]
@@ -285,6 +289,42 @@ def _rnn_step(activation: str) -> _Step:
         return [net.add_activation(net.add_elementwise(x, h, "SUM"), activation)]
 
     return step
+
+
+@converter("aten::_cudnn_rnn", precision="compute")
+def cudnn_rnn(
+    net: Network,
+    input: torch.Tensor,
+    weight: Tensors,
+    weight_stride0: int,
+    weight_buf: torch.Tensor | None,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Sequence[int],
+    dropout_state: torch.Tensor | None,
+) -> Results:
+    """Convert what `lstm` and the others convert, kept from before or exported on a GPU.
+
+    The reserve and the buffer of weights that come with the results are for training.
+    """
+    del weight_buf, dropout_state
+    if batch_sizes:
+        raise UnsupportedArgumentError(PACKED)
+    has_biases = weight_stride0 - bool(proj_size) == 4
+    given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    steps = (_rnn_step("RELU"), _rnn_step("TANH"), _lstm_step(hidden_size), _gru_step(hidden_size))
+    states = [hx] if cx is None else [hx, cx]
+    results = _layers(net, input, states, weight, given, steps[mode], resets=mode == _GRU)
+    rest = [None for x in net.output[len(results) :] if isinstance(x, torch.Tensor)]
+    return (*results, *rest)
 
 
 @converter("aten::mkldnn_rnn_layer", precision="compute")
@@ -307,14 +347,14 @@ def mkldnn_rnn_layer(
     batch_first: bool,
     train: bool,
 ) -> Results:
-    """Convert one direction of one LSTM layer, as a torch.lstm kept from before or exported calls.
+    """Convert one direction of one LSTM layer, as a torch.lstm kept from before calls on a CPU.
 
     (L, N, in) and states ([1,] N, H) to (L, N, H) and both last states; the workspace that comes
     with them is for training.
     """
     # Steps come first whatever the module's arguments were, which stand here too.
     del batch_sizes, num_layers, bidirectional, batch_first, train
-    require("mode", mode, _MKLDNN_LSTM, "PyTorch calls this for LSTMs only")
+    require("mode", mode, _LSTM, "PyTorch calls this for LSTMs only")
     loop = net.add_loop(input.shape[0])
     biases = (weight2, weight3) if has_biases else ()
     gates = loop.add_iterator(_product(net, input, weight0, *biases), 0, reverse)
@@ -404,7 +444,7 @@ def _layers(
     results = [output, *(net.add_concatenation(parts, 0) if parts else None for parts in last)]
     return tuple(
         None if result is None else _as_result(net, result, wanted.dtype)
-        for result, wanted in zip(results, net.output, strict=True)
+        for result, wanted in zip(results, net.output[: len(results)], strict=True)
     )
 
 

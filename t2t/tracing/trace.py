@@ -395,6 +395,16 @@ def _patch_torch(stack: ExitStack, tracer: Tracer, module: Any) -> None:
         for module_of_it in (torch, torch.random):
             patch(stack, module_of_it, name, functools.partial(_note_seed, tracer.recorder))
     patch(stack, torch, "compile", functools.partial(_not_compiled, tracer.recorder))
+    # On a GPU it moves weights into memory of cudnn's, where they would not be known again.
+    patch(stack, torch.nn.RNNBase, "flatten_parameters", _unmoved)
+
+
+def _unmoved(original: Any) -> Any:
+    @functools.wraps(original)
+    def flatten_parameters(module: torch.nn.RNNBase) -> None:
+        del module
+
+    return flatten_parameters
 
 
 def _wrap(tracer: Tracer, name: str, converter: registry.Converter, original: Any) -> Any:
