@@ -28,6 +28,7 @@ SOME = torch.rand((3, 5), generator=torch.Generator().manual_seed(3)) > 0.4
 SOME[:, 0] = True
 NONE_FOR_ONE = SOME.clone()
 NONE_FOR_ONE[1] = False
+LEAST = torch.zeros(3, 5).index_fill(0, torch.tensor(1), torch.finfo(torch.float32).min)
 ADDED = torch.randn((2, 1, 3, 5), generator=torch.Generator().manual_seed(3))
 
 
@@ -176,6 +177,9 @@ CASES = [
         "autocast-gqa", Autocast(attention(enable_gqa=True)),
         [(2, 6, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)], **BF16,
     ),
+    OpCase("autocast-mask-least", Autocast(lambda q, k, v: masked(q, k, v, LEAST)), QKV, **BF16),
+    OpCase("autocast-mask-least-given", Autocast(masked), [*QKV, LEAST], **BF16),
+    OpCase("autocast-mask-added", Autocast(masked), [*QKV, (2, 1, 3, 5)], **BF16),
     OpCase("autocast-normed", Autocast(Normed()), [(2, 5, 8)], **BF16),
     OpCase("captured", lambda q, k, v: CAPTURED(q, k, v, is_causal=True), QKV),
     OpCase(

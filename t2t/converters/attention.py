@@ -183,7 +183,7 @@ def _attend(
         if causal:
             scores = _causal(net, scores, query.shape[-2], key.shape[-2])
         elif mask is not None:
-            scores, allowed = _masked(net, scores, mask, groups)
+            scores, allowed = _masked(net, scores, mask, groups, dtype)
         weights = net.add_softmax(scores, len(scores.shape) - 1)
     result = net.add_matrix_multiply(net.tensor(weights, dtype), v)
     if allowed is not None:
@@ -218,14 +218,20 @@ def _causal(net: Network, scores: NetworkTensor, rows: Any, columns: Any) -> Net
 
 
 def _masked(
-    net: Network, scores: NetworkTensor, mask: torch.Tensor, groups: int
+    net: Network, scores: NetworkTensor, mask: torch.Tensor, groups: int, dtype: torch.dtype
 ) -> tuple[NetworkTensor, NetworkTensor | None]:
-    """Apply a mask; also say which queries may attend to anything, where some may not."""
+    """Apply a mask; also say which queries may attend to anything, where some may not.
+
+    Under torch.autocast an added mask is cast to the low type ``dtype``, in which the least number
+    of float32 is minus infinity.
+    """
     boolean = mask.dtype == torch.bool
     every = False
     if not net.is_traced(mask):
+        mask = mask if boolean else mask.to(dtype)
         every = bool((mask if boolean else mask > -math.inf).any(-1).all())
-    given = net.tensor(mask, torch.bool if boolean else torch.float32)
+    low = net.tensor(mask) if boolean or mask.dtype == dtype else net.cast(net.tensor(mask), dtype)
+    given = net.tensor(low, torch.bool if boolean else torch.float32)
     if groups > 1 and mask.dim() > 2:
         # The mask has one head for all, or one for each of the queries.
         heads = static_number("heads", mask.shape[-3])
