@@ -830,6 +830,22 @@ def test_casts_are_shared_and_none_is_undone() -> None:
         assert source not in made or made[source].kind != "CAST"
 
 
+def test_a_sum_of_a_norm_is_not_rounded_where_it_is_moved() -> None:
+    class Downsampled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+            self.before, self.behind = nn.LayerNorm(32), nn.LayerNorm(32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.before(self.first(x))
+            return self.behind((y + self.second(y)).transpose(0, 1))
+
+    program = check(seeded(Downsampled), [ROWS.expand(3, -1, -1)])
+    # The input and the norm come down to the products, which go up for the norm and the sum.
+    assert sum(layer.kind == "CAST" for layer in program.layers) == 4
+
+
 def test_frozen_batch_norm_is_half() -> None:
     from torchvision.ops import FrozenBatchNorm2d
 

@@ -144,3 +144,8 @@ def _permuted(sizes: Sequence[Any], order: Sequence[int] | None) -> tuple[Any, .
 
 CHAIN = Converter(_chain, (), "follow", None, inspect.signature(_chain))
 """Converts a chain: a tensor and its steps."""
+
+
+def is_step(converter: Converter | None, args: Sequence[Any], output: Any) -> bool:
+    """Return whether a call, or a chain of them, only moves elements."""
+    return converter is CHAIN or step_of(converter, args, output) is not None

@@ -240,6 +240,15 @@ class NetworkCore:
         kind = self.kind(x)
         return kind is Kind.WIDE or (x.dim() == 0 and kind in (Kind.FLOAT, Kind.CAST))
 
+    def is_unrounded(self, x: torch.Tensor) -> bool:
+        """Return whether a traced torch tensor counts as half, but is float32 in the network yet.
+
+        A sum is, of which one operand is a delicate result.
+        """
+        known = self._values.get(id(x))
+        half = known is not None and self.dtype_of(known) == torch.float32 == x.dtype
+        return half and self.kind(x) is Kind.HALF
+
     def tensor(
         self, x: TensorLike, dtype: torch.dtype | None = None, rank: int | None = None
     ) -> NetworkTensor:

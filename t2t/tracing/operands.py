@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from t2t.converters._chains import is_step
 from t2t.network import Network, Operation
 from t2t.precision import Cast, Kind, Operand
 from t2t.registry import Precision
@@ -22,14 +23,22 @@ def describe_precision(
     """Write into an operation what the policy wants to know of its call.
 
     Returns:
-        The precision of the call, which is not its converter's where it takes squares.
+        The precision of the call, which is not its converter's where it takes squares, or moves
+        what was not rounded to half yet: who reads the result rounds it, or not at all.
     """
     operation.operands = _operands(call, net)
     operation.numbers = _numbers(call)
     operation.cast = call.cast or _asked_cast(call, precision)
     if call.cast is not None and call.cast.like is not None:
         operation.like = _kind(call.cast.like, net)
-    return "sensitive" if _is_square(call) else precision
+    wide = _is_square(call) or (operation.cast is None and _moves_unrounded(call, net))
+    return "sensitive" if wide else precision
+
+
+def _moves_unrounded(call: Call, net: Network) -> bool:
+    if not is_step(call.converter, call.args, call.output):
+        return False
+    return isinstance(call.args[0], Value) and net.is_unrounded(call.args[0].tensor)
 
 
 def _operands(call: Call, net: Network) -> list[Operand]:
