@@ -827,6 +827,20 @@ def test_integers_of_a_dynamic_linspace_are_refused() -> None:
         to_network(function, [X[0]], dynamic_shapes=[{0: (1, 7)}])
 
 
+def test_a_size_is_read_once_for_all_that_is_computed_of_it() -> None:
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        h, w = x.shape[-2:]
+        small = x.new_zeros(h // 2, w // 2).sum() + x.new_zeros(h // 3, w + 1).sum()
+        return x + small + x.new_ones(h // 4, w * h).mean()
+
+    dims = [{2: Dim("h", min=4, max=40), 3: Dim("w", min=4, max=40)}]
+    conversion = compared(pooled, images((1, 3, 8, 12), (1, 3, 5, 7)), dynamic_shapes=dims)
+    program = capture(conversion.network.raw, conversion.network.weights)
+    shapes = {layer.outputs[0] for layer in program.layers if layer.kind == "SHAPE"}
+    read = [layer for layer in program.layers if set(layer.inputs) & shapes]
+    assert len(read) == 2
+
+
 def test_no_size_can_be_inferred_without_elements() -> None:
     message = refusal(lambda x: x.view(x.shape[0], -1), [X], dynamic_shapes=[{0: (0, 8)}])
     assert "`x.shape[0] != 0`" in message

@@ -55,6 +55,8 @@ class SizeLayers:
         self._tensors: dict[Symbol, list[tuple[Any, Place]]] = {}
         self._numbers: dict[Symbol, Any] = {}
         self._shapes: dict[str, Any] = {}
+        self._sizes: dict[tuple[str, int], Any] = {}
+        self._symbols = _Lazy(self._symbol)
         self._direct: dict[Value, tuple[Any, int]] = {}
         self._known: dict[Value, Any] = {}
         self._arithmetic = _layers(net)
@@ -87,7 +89,7 @@ class SizeLayers:
                 raise UnsupportedArgumentError(f"no layers compute `{text(part)}` of real numbers")
             if part not in self._known and part.kind is not float and not _has_layer(part):
                 self._known[part] = self._table(part)
-        return ex.evaluate(x, _Lazy(self._symbol), self._arithmetic, self._known)
+        return ex.evaluate(x, self._symbols, self._arithmetic, self._known)
 
     def place_of(self, symbol: Symbol) -> tuple[Any, Place]:
         """Return an input in which a symbol stands, and where.
@@ -113,9 +115,10 @@ class SizeLayers:
     def _size_of(self, tensor: Any, dim: int) -> Any:
         if tensor.name not in self._shapes:
             self._shapes[tensor.name] = self._net.result(self._net.add("add_shape", tensor))
-        return self._net.result(
-            self._net.add("add_slice", self._shapes[tensor.name], (dim,), (1,), (1,))
-        )
+        if (tensor.name, dim) not in self._sizes:
+            layer = self._net.add("add_slice", self._shapes[tensor.name], (dim,), (1,), (1,))
+            self._sizes[tensor.name, dim] = self._net.result(layer)
+        return self._sizes[tensor.name, dim]
 
     def cases(self, sizes: Sequence[Value]) -> tuple[list[tuple[int, ...]], Any]:
         """Distinguish all values that sizes have together, for what differs with each of them.
