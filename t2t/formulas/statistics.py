@@ -183,9 +183,9 @@ def histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> to
             f"min={min}, max={max}: the bins would depend on the data; give bounds"
         )
     x = self.reshape(-1).float()
-    index = torch.floor((x - float(min)) * float(bins) / float(max - min))
+    above = x - float(min) if min else x
+    index = torch.floor(above * float(bins) / float(max - min))
     # The greatest element belongs to the last bin.
-    index = index.clamp(max=bins - 1)
-    hits = (index == torch.arange(bins).unsqueeze(1)) & (x <= max)
-    count: torch.Tensor = hits.sum(1)
+    index = torch.where(x > max, float(bins), index.clamp(max=bins - 1))
+    count: torch.Tensor = (index == torch.arange(bins).unsqueeze(1)).sum(1)
     return count.to(self.dtype)

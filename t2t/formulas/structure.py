@@ -239,9 +239,9 @@ def grouped_mm(
             f"mat_a of rank {self.ndim}, mat_b of rank {mat2.ndim}: supported: 2 and 3 with "
             "offs, 3 and 3 without"
         )
-    row, ends = torch.arange(self.shape[0]), offs.unsqueeze(1)
+    row, ends = torch.arange(self.shape[0], dtype=offs.dtype), offs.unsqueeze(1)
     begins = torch.cat([ends.new_zeros(1, 1), ends[:-1]])
-    inside = ((begins <= row) & (row < ends)).unsqueeze(2)
+    inside = ((begins < row + 1) & (row < ends)).unsqueeze(2)
     return torch.where(inside, torch.matmul(self, mat2), 0.0).sum(0).to(dtype)
 
 
