@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from t2t.precision import Policy
 from tests.cases import OpCase, ids, integers, run_case
@@ -21,7 +22,58 @@ FP16: dict[str, Any] = {
 }
 BYTES = integers(4, 5, 3, high=256, dtype=torch.uint8)
 
+ONES = torch.ones(6)
+# What torch's kernels leave channels last, has views as such; what they do not, as it is.
+CHANNELS_LAST: dict[str, Any] = {
+    "max-pool": lambda x: F.max_pool2d(x, 2),
+    "avg-pool": lambda x: F.avg_pool2d(x, 2),
+    "adaptive-pool": lambda x: F.adaptive_avg_pool2d(x, (2, 1)),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
+    "bicubic": lambda x: F.interpolate(x, size=(6, 5), mode="bicubic"),
+    "conv": lambda x: F.conv2d(x, torch.ones(6, 6, 3, 3)),
+    "conv-transpose": lambda x: F.conv_transpose2d(x, torch.ones(6, 6, 2, 2)),
+    "batch-norm": lambda x: F.batch_norm(x, ONES, ONES),
+    "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+}
+CONTIGUOUS: dict[str, Any] = {
+    "layer-norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "instance-norm": F.instance_norm,
+    "batch-norm": lambda x: F.batch_norm(x, ONES, ONES),
+    "max-pool": lambda x: F.max_pool2d(x, 2),
+    "softmax": lambda x: x.softmax(-1),
+    "log-softmax": lambda x: x.log_softmax(-1),
+}
+
+
+def behind(function: Any) -> Any:
+    """Turn an image (N, H, W, C) to channels first, call a function, and view it as it lies."""
+    return lambda x: function(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).view(-1)
+
+
+def turned(function: Any) -> Any:
+    """Exchange batch and channels, and view the result of a function as rows."""
+    return lambda x: function(x.transpose(0, 1)).view(2, -1)
+
+
 CASES = [
+    *(OpCase(f"channels-last-{n}", behind(f), [(2, 4, 5, 6)]) for n, f in CHANNELS_LAST.items()),
+    OpCase(
+        "channels-last-weight", behind(lambda x: F.conv2d(
+            x.contiguous(), torch.ones(6, 6, 3, 3).to(memory_format=torch.channels_last))),
+        [(2, 4, 5, 6)],
+    ),
+    OpCase(
+        "channels-last-dynamic", behind(lambda x: F.max_pool2d(x, 2)), [(2, 4, 5, 6)],
+        dynamic=[{1: (2, 9), 2: (2, 9)}], shapes=[(2, 7, 6, 6)],
+    ),
+    OpCase(
+        "channels-last-3d",
+        lambda x: F.max_pool3d(x.movedim(4, 1), 2).permute(0, 2, 3, 4, 1).view(-1),
+        [(2, 4, 5, 4, 3)],
+    ),
+    OpCase("avg-pool-3d-contiguous", lambda x: F.avg_pool3d(x.movedim(4, 1), 2).view(2, -1),
+           [(2, 4, 5, 4, 3)]),
+    *(OpCase(f"contiguous-{n}", turned(f), [(6, 2, 4, 5)]) for n, f in CONTIGUOUS.items()),
     OpCase("view", lambda x: x.view(2, 12), [(2, 3, 4)], layers=1),
     OpCase("view-infer", lambda x: x.view(-1, 4), [(2, 3, 4)]),
     OpCase(

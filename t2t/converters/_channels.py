@@ -15,14 +15,14 @@ from t2t.torch_internals import DisabledDispatch
 HALF_MAX = torch.finfo(torch.float16).max
 
 
-def like(input: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
-    """Return the fake output of a normalization: as its input.
+def like(input: torch.Tensor, contiguous: bool = False) -> Any:
+    """Return the fake output of a normalization, in the layout of its input or contiguous.
 
     Under autocast the function's own operators are converted, with the casts that torch inserts.
     """
     if torch.is_autocast_enabled(input.device.type):
         return NotImplemented
-    return torch.empty_like(input)
+    return input.new_empty(input.shape) if contiguous else torch.empty_like(input)
 
 
 def agrees(input: torch.Tensor, *parameters: torch.Tensor | None) -> bool:

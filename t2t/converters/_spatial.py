@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from t2t.network import Network, NetworkTensor
+from t2t.network.movement import same_sizes
 
 
 def batched(net: Network, x: NetworkTensor, spatial: int) -> NetworkTensor:
@@ -57,6 +58,45 @@ def window_count(size: Any, window: int, stride: int, pads: int, up: bool = Fals
 def autocast(x: torch.Tensor, original: Callable[..., Any], *args: Any) -> Any:
     """Call the original where torch.autocast may change its dtype; None elsewhere."""
     return original(x, *args) if torch.is_autocast_enabled(x.device.type) else None
+
+
+def laid_out(
+    input: torch.Tensor,
+    sizes: Sequence[Any],
+    dtype: torch.dtype | None = None,
+    weight: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return a fake result in torch's layout: channels last as an argument, else contiguous.
+
+    The layout decides which views there are of it.
+
+    Args:
+        input: what is convolved, pooled, resized or normalized.
+        sizes: of the result.
+        dtype: of the result; by default the input's.
+        weight: that of a convolution.
+    """
+    if not any(x is not None and _is_channels_last(x) for x in (input, weight)):
+        return input.new_empty(tuple(sizes), dtype=dtype)
+    batch, channels, *spatial = sizes
+    result = input.new_empty((batch, *spatial, channels), dtype=dtype)
+    return result.permute(0, -1, *range(1, len(spatial) + 1))
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    if x.dim() not in (4, 5):
+        return False
+    dims = range(x.dim())
+    last = same_sizes(x.stride(), _strides(x.shape, [0, *dims[2:], 1]))
+    return last and not same_sizes(x.stride(), _strides(x.shape, dims))
+
+
+def _strides(sizes: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Return the strides of dimensions that lie in memory in this order, the last one innermost."""
+    strides, step = [1] * len(sizes), 1
+    for dim in reversed(order):
+        strides[dim], step = step, step * sizes[dim]
+    return strides
 
 
 def pooled_type(original: Callable[..., Any], input: torch.Tensor, n: int) -> torch.dtype:

@@ -10,7 +10,7 @@ import torch
 
 from t2t.converters._arguments import agree, ntuple, static_number
 from t2t.converters._compute import is_less
-from t2t.converters._spatial import batched, planar, restored, window_count
+from t2t.converters._spatial import batched, laid_out, planar, restored, window_count
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.registry import Precision, converter
@@ -69,7 +69,7 @@ def _output(
     if not fits:
         # The tracer asks PyTorch, which says what is wrong.
         raise ValueError("the arguments of a convolution do not go together")
-    return input.new_empty((input.shape[0], given, *sizes))
+    return laid_out(input, (input.shape[0], given, *sizes), weight=weight)
 
 
 def _extent(window: Any, rate: int) -> Any:

@@ -11,6 +11,7 @@ import torch
 
 from t2t.converters._arguments import agree, dims, static_number
 from t2t.converters._channels import affine, agrees, like, normalized, normalized_by
+from t2t.converters._spatial import laid_out
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
@@ -70,7 +71,7 @@ def _instance_norm_operator_output(
     # With both, it writes the running statistics, which only operators do in a way that is seen.
     if given == use_input_stats or not agrees(input, running_mean, running_var, weight, bias):
         return NotImplemented
-    return like(input)
+    return like(input, contiguous=True)
 
 
 # What the function above calls, and models that have it from elsewhere. PyTorch 2.8 writes running
@@ -151,7 +152,7 @@ def _last_output(
     )
     given = (x for x in (weight, bias) if x is not None)
     fits = fits and all(same_sizes(x.shape, sizes) for x in given)
-    return like(input) if fits else NotImplemented
+    return like(input, contiguous=True) if fits else NotImplemented
 
 
 def _layer_norm_output(
@@ -320,7 +321,7 @@ def _batch_norm_output(
         return NotImplemented
     if not agrees(input, running_mean, running_var, weight, bias):
         return NotImplemented
-    return torch.empty_like(input)
+    return laid_out(input, input.shape)
 
 
 # The function, for a trace takes half as long as with its operator, and models are full of it.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from t2t.converters._spatial import pooled_type
+from t2t.converters._spatial import laid_out, pooled_type
 from t2t.converters._windows import (
     Windows,
     adaptive,
@@ -62,7 +62,11 @@ def _output(
     if any(count < 1 for count in counts):
         return original(input, *args, **kwargs)
     dtype = pooled_type(original, input, n)
-    return input.new_empty((*input.shape[:-n], *counts), dtype=dtype)
+    sizes = (*input.shape[:-n], *counts)
+    if n == 3 and windows_of is _average_windows:
+        # The one kernel of torch's that does not keep channels last.
+        return input.new_empty(sizes, dtype=dtype)
+    return laid_out(input, sizes, dtype)
 
 
 def _outputs(*args: Any, **kwargs: Any) -> Any:
@@ -194,7 +198,7 @@ def _one_window(n: int, input: torch.Tensor, output_size: int | Sequence[int | N
     ):
         return NotImplemented
     dtype = pooled_type(_ADAPTIVE_AVERAGE[n - 1], input, n)
-    return input.new_empty((*input.shape[:-n], *[1] * n), dtype=dtype)
+    return laid_out(input, (*input.shape[:-n], *[1] * n), dtype)
 
 
 # At size 1, PyTorch makes a mean of it, which is computed in float32, and changes its strides.

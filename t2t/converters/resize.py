@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from t2t.converters._arguments import static_number
-from t2t.converters._spatial import autocast
+from t2t.converters._spatial import autocast, laid_out
 from t2t.errors import UnsupportedArgumentError
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
@@ -58,7 +58,7 @@ def _output(
     sizes = output_size or [_scaled(n, s) for n, s in zip(spatial, args[-1], strict=True)]
     for size in (*spatial, *sizes):
         torch._check(size > 0, lambda: "interpolate: input and output need one element at least")
-    return input.new_empty((*input.shape[:2], *sizes))
+    return laid_out(input, (*input.shape[:2], *sizes))
 
 
 def _scaled(size: Any, scale: float) -> Any:

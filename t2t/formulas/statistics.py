@@ -155,7 +155,8 @@ def logsumexp(self: torch.Tensor, dim: Sequence[int], keepdim: bool = False) -> 
 @formula("aten::_log_softmax", precision="sensitive")
 def log_softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """Return ``x - max - log(sum(exp(x - max)))``, which no magnitude of x overflows."""
-    return _log_softmax(self.float() if half_to_float else self, dim)
+    # As torch's own kernel has it, of which there are other views than of a permuted result.
+    return _log_softmax(self.float() if half_to_float else self, dim).contiguous()
 
 
 @in_float32
