@@ -486,7 +486,8 @@ def without_dropout(module: Any, ignore: bool) -> Iterator[None]:
         ConversionError: dropout is active, and not to be ignored.
     """
     modules = module.modules() if isinstance(module, torch.nn.Module) else ()
-    active = [m for m in modules if m.training and _drops(m)]
+    # A frozen TorchScript module has no such attribute.
+    active = [m for m in modules if getattr(m, "training", False) and _drops(m)]
     if active and not ignore:
         raise ConversionError(
             f"the module is in training mode and its {type(active[0]).__name__} is active: call "

@@ -117,6 +117,7 @@ __all__ = [
     "sizes_of_one_are_ordinary",
     "storage_address",
     "tensor_at",
+    "unfused",
     "unset_fake_temporarily",
     "writes_counted",
 ]
@@ -258,6 +259,17 @@ def one_kind_of_kernels() -> Iterator[None]:
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def unfused(script: Any) -> Iterator[None]:
+    """Let a scripted function or method run operator by operator.
+
+    After a few calls it is kernels of its own, which read memory that fake tensors do not have.
+    """
+    script._debug_flush_compilation_cache()
+    with torch.jit.optimized_execution(False):
+        yield
 
 
 def global_hooks() -> tuple[dict[Any, Any], ...]:

@@ -232,6 +232,18 @@ def one_kind_of_kernels() -> None:
 
 
 @check
+def unfused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.trace(torch.nn.Sequential(torch.nn.Linear(2, 2)), (torch.ones(1, 2),))
+        function = torch.jit.trace(lambda x: x + 1, (torch.ones(2),))
+    for script in (module.forward, function):
+        with internals.unfused(script), Seen() as seen:
+            script(torch.ones(1, 2))
+        assert {aten.linear.default, aten.addmm.default, aten.add.Tensor} & set(seen.operators)
+
+
+@check
 def real_kernels() -> None:
     with FakeTensorMode(), internals.enable_python_dispatcher():
         with internals.real_kernels(), Seen() as seen:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -92,6 +94,44 @@ def test_a_scripted_module_converts() -> None:
         warnings.simplefilter("ignore")
         scripted = torch.jit.trace(module, X)
     check(scripted, X)
+
+
+def test_a_frozen_script_converts() -> None:
+    module = nn.Sequential(nn.Conv1d(3, 2, 3), nn.Dropout(), nn.ReLU()).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(torch.jit.freeze(torch.jit.trace(module, X)), X)
+
+
+FUSED = """
+import warnings
+import torch
+from t2t.lowering import to_network
+from t2t.reference import capture
+
+warnings.simplefilter("ignore")
+torch._C._jit_override_can_fuse_on_cpu(True)
+torch._C._jit_set_texpr_fuser_enabled(True)
+torch._C._jit_set_te_must_use_llvm_cpu(False)
+x = torch.randn(4, 8)
+script = torch.jit.trace(lambda x: (x * 2 + 1).relu() * x.tanh() + x.sigmoid(), (x,))
+wanted = [script(x) for _ in range(4)][0]
+assert "TensorExprGroup" in str(torch.jit.last_executed_optimized_graph())
+conversion = to_network(script, [x])
+(got,) = capture(conversion.network.raw, conversion.network.weights).run([x]).values()
+torch.testing.assert_close(got, wanted)
+assert conversion.network.raw.num_layers > 4
+torch.testing.assert_close(script(x), wanted)
+"""
+
+
+def test_a_script_that_became_one_kernel_converts() -> None:
+    # As scripts do on GPUs. That kernel reads the memory of fake tensors, which have none: where
+    # it ran, the process ended.
+    done = subprocess.run(
+        [sys.executable, "-c", FUSED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_results_that_are_not_used_cost_no_layers() -> None:

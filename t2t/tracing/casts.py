@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from t2t.precision import Cast
-from t2t.torch_internals import ScriptFunction, ScriptMethod, TensorType
+from t2t.torch_internals import ScriptFunction, ScriptMethod, TensorType, unfused
 from t2t.tracing.locations import is_hidden
 from t2t.tracing.patches import patch
 from t2t.tracing.recorder import Recorder
@@ -94,15 +94,19 @@ def _words(code: CodeType, position: int) -> frozenset[str]:
 def _scripted(recorder: Recorder, original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  it takes that place
+        if not recorder.is_active():
+            return original(self, *args, **kwargs)
         graph = self.inlined_graph  # owns its nodes
-        if not recorder.is_active() or not any(map(_casts_up, graph.findAllNodes("aten::to"))):
-            return original(self, *args, **kwargs)
-        # Its casts are not seen one by one: what it does with them is float32 as a whole.
-        recorder.autocast.append(False)
+        casts = any(map(_casts_up, graph.findAllNodes("aten::to")))
+        if casts:
+            # They are not seen one by one: what it does with them is float32 as a whole.
+            recorder.autocast.append(False)
         try:
-            return original(self, *args, **kwargs)
+            with unfused(self):
+                return original(self, *args, **kwargs)
         finally:
-            recorder.autocast.pop()
+            if casts:
+                recorder.autocast.pop()
 
     return __call__
 
