@@ -10,6 +10,8 @@ import torch
 from t2t.errors import ConversionError
 from t2t.torch_internals import pytree
 
+aten = torch.ops.aten
+
 _ASK = "say dynamic_shapes=[...] as for any module"
 
 
@@ -31,7 +33,28 @@ def unpacked(
             raise ConversionError("the ExportedProgram has no example inputs: give some")
         inputs, own = program.example_inputs
         kwargs = {**own, **(kwargs or {})}
-    return program.module(), inputs, kwargs
+    module = program.module()
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            _name_recurrent(part)
+    return module, inputs, kwargs
+
+
+_FUNCTIONS = {
+    aten.lstm.input: torch.lstm,
+    aten.gru.input: torch.gru,
+    aten.rnn_tanh.input: torch.rnn_tanh,
+    aten.rnn_relu.input: torch.rnn_relu,
+}
+
+
+def _name_recurrent(module: torch.fx.GraphModule) -> None:
+    """Let recurrent layers be called by torch's functions: PyTorch unrolls their operators."""
+    found = [node for node in module.graph.nodes if node.target in _FUNCTIONS]
+    for node in found:
+        node.target = _FUNCTIONS[node.target]
+    if found:
+        module.recompile()
 
 
 def dynamic_shapes_of(program: torch.export.ExportedProgram) -> Any:

@@ -268,7 +268,7 @@ def unfused(script: Any) -> Iterator[None]:
     After a few calls it is kernels of its own, which read memory that fake tensors do not have.
     """
     script._debug_flush_compilation_cache()
-    with torch.jit.optimized_execution(False):
+    with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
         yield
 
 

@@ -618,6 +618,18 @@ def test_a_length_that_may_be_zero_is_named() -> None:
                    dynamic_shapes=[{0: (0, 9)}])  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")  # torch.export's own
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_layer_is_a_loop(kind: str) -> None:
+    module = make(kind, batch_first=True)
+    dims = ({0: torch.export.Dim("batch", min=1, max=8)},)
+    program = torch.export.export(module, (torch.randn(2, SIZE, INPUT),), dynamic_shapes=dims)
+    converted = t2t.convert(program)
+    x = torch.randn(3, SIZE, INPUT)
+    torch.testing.assert_close(converted(x), module(x), rtol=1e-5, atol=1e-6)
+    assert "LOOP_OUTPUT" in {layer.kind for layer in converted.program.layers}
+
+
 @pytest.mark.parametrize("options", [*LAYERS.values(), {"proj_size": 3}], ids=str)
 @pytest.mark.parametrize("kind", ["rnn-relu", "rnn", "lstm", "gru"])
 def test_what_was_kept_or_exported_on_a_gpu(kind: str, options: dict[str, Any]) -> None:

@@ -223,6 +223,10 @@ class Tracer:
             if number is None:
                 raise self.recorder.located(UnsupportedOperatorError(NUMBERS))
             return number
+        if operator is torch.ops.aten._cudnn_rnn.default:
+            # The memory in which cudnn has the weights, which are arguments themselves.
+            args = (*args[:3], None, *args[4:])
+            tensors = _tensors((args, kwargs))
         self._check_kinds(info.name, tensors)
         if operator is FUSED:
             return self.call_operator(*without_observer(*args, **kwargs), {})
