@@ -122,7 +122,45 @@ class Normed(nn.Module):
         return F.scaled_dot_product_attention(self.norm(q.float()), self.norm(k.float()), v)
 
 
+LAYER = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval().requires_grad_(False)
+PADDED = torch.arange(5) >= torch.tensor([[4], [5]])
+LATER = torch.ones(5, 5, dtype=torch.bool).triu(1)
+
+
+def fast(
+    mask: torch.Tensor | None = None, kind: int | None = None, weights: bool = False
+) -> object:
+    """Attend by the operator that torch.jit.trace keeps of nn.MultiheadAttention."""
+    own = LAYER.self_attn
+    given = own.in_proj_weight, own.in_proj_bias, own.out_proj.weight, own.out_proj.bias
+    last = mask, weights, True, kind
+    found = slice(None) if weights else 0
+    return lambda x: torch._native_multi_head_attention(x, x, x, 16, 4, *given, *last)[found]
+
+
+def fast_layer(first: bool, gelu: bool, *mask: object) -> object:
+    """Compute an encoder's layer by the operator that torch.jit.trace keeps of it."""
+    own = LAYER.self_attn
+    given = own.in_proj_weight, own.in_proj_bias, own.out_proj.weight, own.out_proj.bias
+    parts = LAYER.norm1, LAYER.norm2, LAYER.linear1, LAYER.linear2
+    rest = [x for part in parts for x in (part.weight, part.bias)]
+    return lambda x: torch._transformer_encoder_layer_fwd(
+        x, 16, 4, *given, gelu, first, 1e-5, *rest, *mask
+    )
+
+
 CASES = [
+    OpCase("traced", fast(), [(2, 5, 16)]),
+    OpCase("traced-weights", fast(weights=True), [(2, 5, 16)]),
+    OpCase("traced-mask", fast(LATER, 0), [(2, 5, 16)]),
+    OpCase("traced-padding", fast(PADDED, 1), [(2, 5, 16)]),
+    OpCase("traced-both", fast((LATER | PADDED[:, None, None]).expand(2, 4, 5, 5), 2),
+           [(2, 5, 16)]),
+    OpCase("traced-dynamic", fast(), [(2, 5, 16)], dynamic=[{0: (1, 4), 1: (2, 9)}],
+           shapes=[(3, 7, 16)]),
+    OpCase("traced-layer", fast_layer(False, False), [(2, 5, 16)]),
+    OpCase("traced-layer-first", fast_layer(True, True), [(2, 5, 16)]),
+    OpCase("traced-layer-padding", fast_layer(False, True, PADDED, 1), [(2, 5, 16)]),
     # 4 constants; cast, maximum and comparison of the mask once; 6 layers for each attention.
     OpCase(
         "a-mask-in-two-layers",

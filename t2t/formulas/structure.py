@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from t2t.errors import UnsupportedArgumentError, require
 from t2t.registry import formula
@@ -287,3 +288,83 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
         return NotImplemented
     position = torch.arange(output_size, dtype=repeats.dtype)
     return searchsorted(repeats.cumsum(0), position, right=True).to(repeats.dtype)
+
+
+# -- attention and encoder layers, as torch.jit.trace keeps the fast paths of their modules --------
+
+
+@formula("aten::_native_multi_head_attention")
+def native_multi_head_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    embed_dim: Any,
+    num_head: Any,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend from (N, L, E) to (N, S, E); the mask is True where there is nothing to attend to."""
+    if mask is not None and mask_type == 2:
+        mask = mask.expand(-1, num_head, -1, -1).flatten(0, 1)
+    result, weights = F.multi_head_attention_forward(
+        *(x.transpose(0, 1) for x in (query, key, value)),
+        *(embed_dim, num_head, qkv_weight, qkv_bias, None, None, False, 0.0),
+        *(proj_weight, proj_bias, False, mask if mask_type == 1 else None, need_weights),
+        attn_mask=mask if mask_type != 1 else None,
+        average_attn_weights=average_attn_weights,
+    )
+    return result.transpose(0, 1), result.new_empty(0) if weights is None else weights
+
+
+@formula("aten::_transformer_encoder_layer_fwd")
+def transformer_encoder_layer(
+    src: torch.Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """Compute a layer of nn.TransformerEncoder in eval mode, (N, L, E)."""
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        masks = (mask, False, True, mask_type)
+        return native_multi_head_attention(x, x, x, embed_dim, num_heads, *weights, *masks)[0]
+
+    def feed(x: torch.Tensor) -> torch.Tensor:
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        hidden = F.gelu(hidden) if use_gelu else F.relu(hidden)
+        return F.linear(hidden, ffn_weight_2, ffn_bias_2)
+
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def second(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = src + attend(first(src))
+        return x + feed(second(x))
+    x = first(src + attend(src))
+    return second(x + feed(x))
