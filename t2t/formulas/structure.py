@@ -313,9 +313,22 @@ def native_multi_head_attention(
     if mask is not None and mask_type == 2:
         mask = mask.expand(-1, num_head, -1, -1).flatten(0, 1)
     result, weights = F.multi_head_attention_forward(
-        *(x.transpose(0, 1) for x in (query, key, value)),
-        *(embed_dim, num_head, qkv_weight, qkv_bias, None, None, False, 0.0),
-        *(proj_weight, proj_bias, False, mask if mask_type == 1 else None, need_weights),
+        query.transpose(0, 1),
+        key.transpose(0, 1),
+        value.transpose(0, 1),
+        embed_dim,
+        num_head,
+        qkv_weight,
+        qkv_bias,
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=0.0,
+        out_proj_weight=proj_weight,
+        out_proj_bias=proj_bias,
+        training=False,
+        key_padding_mask=mask if mask_type == 1 else None,
+        need_weights=need_weights,
         attn_mask=mask if mask_type != 1 else None,
         average_attn_weights=average_attn_weights,
     )
