@@ -379,7 +379,8 @@ def no_torch_function() -> None:
 
 def traced(function):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # TorchScript is on its way out
+        for category in (FutureWarning, DeprecationWarning):  # TorchScript is on its way out
+            warnings.simplefilter("ignore", category)
         return torch.jit.trace(function, torch.ones(2))
 
 
