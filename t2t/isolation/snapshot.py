@@ -49,6 +49,7 @@ _FOREIGN = frozenset(
         "torch", "t2t", "numpy", "sympy", "logging", "threading", "_thread", "concurrent",
         "asyncio", "weakref", "_weakref", "importlib", "abc", "typing", "tensorrt", "tensorrt_rtx",
         "_pytest",  # which each assert of a test leads to
+        "huggingface_hub", "httpx", "httpx2", "requests",  # downloads
     )
 )  # fmt: skip
 _FOREIGN_CODE = _FOREIGN | (sys.stdlib_module_names - {"__main__"})
@@ -258,7 +259,9 @@ class Snapshot:
                 if isinstance(value, property):
                     function = value.fget
                 if type(function) is types.FunctionType:
-                    self._pending.append((function, _ROOT))
+                    # What makes a model is not called by it, and leads to all that it could be.
+                    if name != "__init__" or not issubclass(base, torch.nn.Module):
+                        self._pending.append((function, _ROOT))
                 elif not name.startswith("__") and not isinstance(value, _CODE):
                     self._visit_name(base, name, base.__qualname__, value)
 
