@@ -110,6 +110,13 @@ ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_firs
 SQUARE = torch.zeros(6, 6, dtype=torch.bool)
 
 
+def viewed(*inputs: torch.Tensor) -> torch.Tensor:
+    """Attend, and view the result as (N, L, E), which needs no copy where q came as that."""
+    batch, length, width = inputs[0].shape
+    q, k, v = (x.view(batch, length, 4, -1).transpose(1, 2) for x in inputs)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).view(batch, length, width)
+
+
 class Normed(nn.Module):
     """Norms queries and keys, which autocast leaves in float32, beside values in bfloat16."""
 
@@ -215,6 +222,9 @@ CASES = [
         "autocast-gqa", Autocast(attention(enable_gqa=True)),
         [(2, 6, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)], **BF16,
     ),
+    OpCase("viewed", viewed, [(2, 5, 32)] * 3),
+    OpCase("viewed-dynamic", viewed, [(2, 5, 32)] * 3, shapes=[(3, 7, 32)] * 3,
+           dynamic=[{0: ("b", 1, 4), 1: ("l", 2, 9)}] * 3),
     OpCase("autocast-mask-least", Autocast(lambda q, k, v: masked(q, k, v, LEAST)), QKV, **BF16),
     OpCase("autocast-mask-least-given", Autocast(masked), [*QKV, LEAST], **BF16),
     OpCase("autocast-mask-added", Autocast(masked), [*QKV, (2, 1, 3, 5)], **BF16),
