@@ -41,8 +41,9 @@ def _meta(
         return _ORIGINAL(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if query.dim() == 4 and same_sizes(query.shape[-1:], value.shape[-1:]):
-        # As torch's kernels: of heads that were a dimension in front there are such views again.
+    innermost = static_size(query.stride(-1)) == 1
+    if query.dim() == 4 and innermost and same_sizes(query.shape[-1:], value.shape[-1:]):
+        # As torch's kernels: where heads were cut from rows, the rows can be viewed again.
         return torch.empty_like(query)
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
 

@@ -332,7 +332,8 @@ def native_multi_head_attention(
         attn_mask=mask if mask_type != 1 else None,
         average_attn_weights=average_attn_weights,
     )
-    return result.transpose(0, 1), result.new_empty(0) if weights is None else weights
+    unused = result.new_empty(0) if weights is None else weights
+    return result.transpose(0, 1).contiguous(), unused
 
 
 @formula("aten::_transformer_encoder_layer_fwd")
