@@ -9,6 +9,7 @@ import torch
 
 from t2t.network import Network, NetworkTensor
 from t2t.network.movement import same_sizes
+from t2t.sizes import static_size
 
 
 def batched(net: Network, x: NetworkTensor, spatial: int) -> NetworkTensor:
@@ -84,7 +85,7 @@ def laid_out(
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    if x.dim() not in (4, 5):
+    if x.dim() not in (4, 5) or static_size(x.stride(1)) != 1:
         return False
     dims = range(x.dim())
     last = same_sizes(x.stride(), _strides(x.shape, [0, *dims[2:], 1]))
