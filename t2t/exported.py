@@ -34,9 +34,7 @@ def unpacked(
         inputs, own = program.example_inputs
         kwargs = {**own, **(kwargs or {})}
     module = program.module()
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            _name_recurrent(part)
+    _name_recurrent(module)
     return module, inputs, kwargs
 
 
@@ -49,7 +47,10 @@ _FUNCTIONS = {
 
 
 def _name_recurrent(module: torch.fx.GraphModule) -> None:
-    """Let recurrent layers be called by torch's functions: PyTorch unrolls their operators."""
+    """Let recurrent layers be called by torch's functions: PyTorch unrolls their operators.
+
+    Not in the bodies of branches and loops, which are modules that the program itself has.
+    """
     found = [node for node in module.graph.nodes if node.target in _FUNCTIONS]
     for node in found:
         node.target = _FUNCTIONS[node.target]

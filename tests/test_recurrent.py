@@ -624,7 +624,9 @@ def test_an_exported_layer_is_a_loop(kind: str) -> None:
     module = make(kind, batch_first=True)
     dims = ({0: torch.export.Dim("batch", min=1, max=8)},)
     program = torch.export.export(module, (torch.randn(2, SIZE, INPUT),), dynamic_shapes=dims)
+    before = str(program.graph)
     converted = t2t.convert(program)
+    assert str(program.graph) == before
     x = torch.randn(3, SIZE, INPUT)
     torch.testing.assert_close(converted(x), module(x), rtol=1e-5, atol=1e-6)
     assert "LOOP_OUTPUT" in {layer.kind for layer in converted.program.layers}
@@ -661,3 +663,35 @@ def test_what_was_kept_or_exported_on_a_gpu(kind: str, options: dict[str, Any]) 
         wanted = [output, *(last if kind == "lstm" else [last])]
         for spec, want in zip(conversion.signature.outputs, wanted, strict=True):
             torch.testing.assert_close(got[spec.name], want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_trace_moves_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a GPU they would lie in other memory then; models call it themselves, too.
+    class Flattening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = make("lstm")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.rnn.flatten_parameters()
+            return self.rnn(x)[0]
+
+    module, called = Flattening().eval(), []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda rnn: called.append(rnn))
+    to_network(module, [torch.randn(SIZE, 2, INPUT)])
+    assert not called
+    module(torch.randn(SIZE, 2, INPUT))
+    assert called
+
+
+def test_weights_that_autocast_has_moved_are_refused() -> None:
+    rnn = make("lstm")
+    flat = [x.detach().reshape(-1, 1) for x in rnn.parameters()]
+    h = torch.zeros(1, 2, STATE)
+
+    def kept(x: torch.Tensor) -> torch.Tensor:
+        last = (False, 0.0, False, False, [], None)
+        return torch.ops.aten._cudnn_rnn(x, flat, 4, None, h, h, 2, STATE, 0, 1, *last)[0]
+
+    with pytest.raises(UnsupportedArgumentError, match="convert the module itself"):
+        to_network(kept, [torch.randn(SIZE, 2, INPUT)])

@@ -237,10 +237,15 @@ def unfused() -> None:
         warnings.simplefilter("ignore")
         module = torch.jit.trace(torch.nn.Sequential(torch.nn.Linear(2, 2)), (torch.ones(1, 2),))
         function = torch.jit.trace(lambda x: x + 1, (torch.ones(2),))
+    for _ in range(3):
+        function(torch.ones(2))
+    assert function.get_debug_state().execution_plans
     for script in (module.forward, function):
         with internals.unfused(script), Seen() as seen:
+            assert not torch._C._get_graph_executor_optimize()
             script(torch.ones(1, 2))
         assert {aten.linear.default, aten.addmm.default, aten.add.Tensor} & set(seen.operators)
+        assert torch._C._get_graph_executor_optimize()
 
 
 @check

@@ -318,6 +318,12 @@ def cudnn_rnn(
     del weight_buf, dropout_state
     if batch_sizes:
         raise UnsupportedArgumentError(PACKED)
+    if weight[0].shape[-1] != input.shape[-1]:
+        raise UnsupportedArgumentError(
+            "weights that torch.autocast has put into memory of cudnn's; convert the module itself "
+            "or t2t.convert(exported_program), not a script, or convert outside of autocast with "
+            "fp16=True"
+        )
     has_biases = weight_stride0 - bool(proj_size) == 4
     given = _Options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
     steps = (_rnn_step("RELU"), _rnn_step("TANH"), _lstm_step(hidden_size), _gru_step(hidden_size))

@@ -259,9 +259,7 @@ class Snapshot:
                 if isinstance(value, property):
                     function = value.fget
                 if type(function) is types.FunctionType:
-                    # What makes a model is not called by it, and leads to all that it could be.
-                    if name != "__init__" or not issubclass(base, torch.nn.Module):
-                        self._pending.append((function, _ROOT))
+                    self._pending.append((function, _ROOT))
                 elif not name.startswith("__") and not isinstance(value, _CODE):
                     self._visit_name(base, name, base.__qualname__, value)
 
